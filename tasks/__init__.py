@@ -1,1 +1,1 @@
-"""Runners that execute the steps of flows, with a cache, MLflow tracking and a model registry."""
+"""Runners that execute the steps of flows as Prefect tasks and record them in MLflow."""

@@ -1,6 +1,6 @@
 """Runner that executes the steps of a build as Prefect tasks, and reports the result in Prefect.
 
-Networks and graphs are large, so Prefect does not search them for futures.
+Networks and graphs are large, so Prefect is kept from searching them for results of other tasks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STEPS: tuple[Step, ...] = (
 
 
 class BuildRunner(TrackedRunner):
-    """Runner that executes each step of a build as a Prefect task, and shows its progress."""
+    """Runner that executes each step of a build as a Prefect task, and shows the progress."""
 
     def __init__(self) -> None:
         names = {step: f"{step.__name__} of {{options.model}}" for step in STEPS}
@@ -58,7 +58,12 @@ class BuildRunner(TrackedRunner):
 
 
 def say_built(options: BuildOptions, made: BuiltArtifact) -> None:
-    """Create a Prefect artifact that describes the folder of the build."""
+    """Create a Prefect artifact that describes the build, and log its warnings.
+
+    Args:
+        options: options of the build.
+        made: the built artifact.
+    """
     for warning in made.warnings:
         get_run_logger().warning(warning)
     note = built_note(made.manifest, options.out, made.warnings)

@@ -1,14 +1,15 @@
-"""Prefect tasks of a run, and stages: tasks whose results Prefect stores and reuses.
+"""Wrappers that run the steps of a flow as Prefect tasks, with or without a cache of their results.
 
-A stage computes a key from everything that its result depends on. Prefect looks up the key in the
-result storage. If there is a record, the task run ends as `Cached`. Otherwise Prefect calls the
-step and stores its result in one file:
+A `Stage` is a task whose result Prefect stores. Before a stage is executed, it computes a key from
+everything that its result depends on, and Prefect looks up this key in the result storage. If a
+result is stored under the key, the task run ends as `Cached`. Otherwise Prefect executes the step
+and stores its result in one file:
 
     cache/<stage>/<key>    the result as JSON, NPZ or a ZIP of native model files (`tasks.codecs`)
 
-The result storage is the `cache` folder of the workspace, unless
-`PREFECT_DEFAULT_RESULT_STORAGE_BLOCK` names another one, which may be remote. An incomplete or
-damaged record does not match its digest, and Prefect computes the result again.
+The result storage is the folder `cache` of the workspace, unless
+`PREFECT_DEFAULT_RESULT_STORAGE_BLOCK` names another storage, which may be remote. A stored result
+that is incomplete or damaged does not match its digest. Prefect then computes the result again.
 """
 
 from __future__ import annotations
@@ -57,12 +58,13 @@ class Key:
 
     Attributes:
         stage: name of the stage.
-        version: version of the stage's own schema.
-        fingerprint: fingerprint of hardware, space, compiler and simulator; "" if the target does
-            not matter.
+        version: version of the stage. It is increased when a change of the code makes stored
+            results invalid.
+        fingerprint: fingerprint of the target, which covers hardware, space, compiler and
+            simulator; "" if the result does not depend on a target.
         inputs: digests of the input data, and the options.
-        reusable: whether the result may be stored and reused. It is False if computing it again
-            gives a different result.
+        reusable: whether the result may be stored and reused. It is False if computing the result
+            again gives different numbers.
     """
 
     stage: str
@@ -73,7 +75,7 @@ class Key:
 
     @cached_property
     def text(self) -> str:
-        """Key of the record in the result storage: the stage, and a digest of all other fields."""
+        """Key under which the result is stored: stage name and digest of the other fields."""
         whole: dict[str, Json] = {
             "stage": self.stage,
             "version": self.version,
@@ -84,27 +86,27 @@ class Key:
 
 
 class Record(Generic[T]):
-    """Wrapper that hides a stage's result from Prefect's inspection.
+    """Wrapper that hides a stage's result from Prefect's search for results of other tasks.
 
-    Prefect inspects plain values and would draw an edge from each task that returned a value equal
-    to a part of the arguments.
+    Prefect compares plain values in the arguments of a task with the results of earlier tasks. If
+    two values were equal by coincidence, Prefect would draw an edge between the two tasks.
     """
 
     def __init__(self, value: T) -> None:
         self.value = value
 
 
-class RecordSerializer(Serializer):  # Prefect registers no generic ones
+class RecordSerializer(Serializer):  # not generic, because Prefect could not register it
     """Prefect serializer of stage results.
 
-    The format is a digest of the rest, followed by JSON with the encoded result in Base64. Prefect
-    finds the serializer by its `type`.
+    A serialised result is JSON that contains the encoded result in Base64, preceded by a digest of
+    the JSON. Prefect finds the serializer by its `type`.
     """
 
     type: Literal["tilewright"] = "tilewright"
 
     def dumps(self, obj: Record[Any]) -> bytes:
-        """Serialise a result as valid UTF-8, which Prefect embeds into JSON."""
+        """Serialise a result as valid UTF-8, because Prefect embeds it into JSON."""
         codec, encoded = codecs.encode(obj.value)
         value = base64.b64encode(encoded).decode()
         whole = {STAGE.key: STAGE.written, "codec": codec.name, "value": value}
@@ -112,7 +114,7 @@ class RecordSerializer(Serializer):  # Prefect registers no generic ones
         return digest(text).encode() + text
 
     def loads(self, blob: bytes) -> Record[Any]:
-        """Read what `dumps` wrote.
+        """Deserialise a result that `dumps` serialised.
 
         Raises:
             DamagedRecord: the data is damaged or of an unsupported version.
@@ -144,11 +146,11 @@ class Done(Generic[T]):
 
 
 def wrap_unsearched(value: R) -> R:
-    """Wrap a large argument of a task, so that Prefect does not search it for futures.
+    """Wrap a large argument of a task, so that Prefect does not search it for other tasks' results.
 
     The task receives the argument itself, without the wrapper.
     """
-    return quote(value)  # type: ignore[return-value]  # the engine takes the annotation off
+    return quote(value)  # type: ignore[return-value]  # Prefect's engine removes the wrapper
 
 
 RETRIES = (2.0, 10.0)
@@ -158,18 +160,19 @@ RunName = str | Callable[..., str]
 
 
 def step(run_name: RunName, name: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a Prefect task of a function, with arguments that Prefect does not inspect.
+    """Return a decorator that turns a function into a Prefect task without a cached result.
 
-    Prefect would search the arguments for results of other tasks and flows. Its pages cannot list a
-    task that takes the result of a flow, nor other tasks of the same list. The predecessors of a
-    task are given by `wait_for` instead. Prefect does not store the task's result.
+    The function is called with a further keyword argument, `wait_for`, which lists the tasks that
+    precede it. Prefect does not inspect the other arguments. It would search them for results of
+    other tasks and flows; and if it found the result of a flow, its web pages could show neither
+    the task nor the other tasks in the same list.
 
     Args:
-        run_name: name of the task's runs.
+        run_name: name of the task's runs: a template, or a function of the arguments by name.
         name: name of the task; by default the name of the function.
 
     Returns:
-        A decorator.
+        The decorator.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -193,9 +196,10 @@ class Stage(Generic[P, T]):
     Args:
         step: computes the result.
         run_name: template for the names of the task's runs, filled with the arguments of the step
-            and with names that the runner knows.
+            and with the names that are passed to `run`.
         key: computes the key from the arguments of the step.
-        told: returns a log line about a result, from the result and the arguments of the step.
+        told: returns a line for the log, from the result and the arguments of the step; "" for
+            none.
     """
 
     def __init__(
@@ -230,14 +234,18 @@ class Stage(Generic[P, T]):
         """Run the stage as a Prefect task, or take its result from the storage.
 
         Args:
-            after: states and results of the tasks that this task follows in Prefect's graph.
+            after: states and results of the tasks that precede this task in Prefect's graph.
             names: further values for the template of the task run's name.
             *given: arguments of the step.
+
+        Returns:
+            The result, its key, and whether the result was taken from the storage.
         """
         key = self.key(*given)
         title = self.run_name.format(**names, **self._signature.bind(*given).arguments)
-        # Prefect searches what is not quoted for results of other tasks, and takes a new object at
-        # the place in memory of one that is gone for that: edges that nobody meant.
+        # Prefect searches arguments that are not quoted for results of other tasks. It recognises a
+        # result by its address in memory, so a new object at the address of a deleted result would
+        # add a wrong edge to the graph.
         state = self._task(quote(key), title, quote(given), return_state=True, wait_for=after)
         value, reused = state.result().value, state.name == REUSED
         if reused and (told := self.told(value, *given)):
@@ -245,7 +253,11 @@ class Stage(Generic[P, T]):
         return Done(key, value, reused, state)
 
     def is_stored(self, *given: Any) -> bool:
-        """Return whether the result for these arguments is stored. Must be called in a flow."""
+        """Return whether the result for these arguments is stored. Call this method within a flow.
+
+        Args:
+            *given: arguments of the step.
+        """
         if get_current_settings().tasks.refresh_cache:
             return False
         store: Any = get_result_store().update_for_task(self._task)
@@ -255,11 +267,10 @@ class Stage(Generic[P, T]):
     def show_known(self, after: Sequence[object], told: str, title: str) -> State[None]:
         """Create a task run that ends as `Cached` at once, for a step that need not be executed.
 
-        This is for rounds that were read from the trial store, so that Prefect's graph shows them
-        too.
+        Rounds that were read from the trial store are shown in Prefect's graph in this form.
 
         Args:
-            after: states and results of the tasks that this task follows in Prefect's graph.
+            after: states and results of the tasks that precede this task in Prefect's graph.
             told: line for the log of the task.
             title: name of the task run.
         """
@@ -276,8 +287,11 @@ def write_log(text: str) -> None:
 def passes(_: object, __: object, state: State[Any]) -> bool:
     """Return whether a failed task should be retried, because its failure may be temporary.
 
-    Temporary failures are a server or worker that did not answer, and a record that another command
-    was just writing. Bad input, wrong numbers and a full disk are permanent.
+    A failure may be temporary if a server or worker did not answer, or if another command was just
+    writing the stored result. Bad input, wrong numbers and a full disk are permanent.
+
+    Args:
+        state: final state of the failed task; its data is the exception.
     """
     error = state.data
     if isinstance(error, MlflowException):
@@ -287,7 +301,10 @@ def passes(_: object, __: object, state: State[Any]) -> bool:
 
 
 def _named_like(step: Callable[..., object], function: Callable[P, R]) -> Callable[P, R]:
-    """Give a function the name of a step, because Prefect distinguishes tasks by name."""
+    """Give a function the name of a step.
+
+    Prefect distinguishes tasks by their names, so all stages would otherwise be the same task.
+    """
     for name in ("__name__", "__qualname__"):
         setattr(function, name, getattr(step, name))
     return function

@@ -1,10 +1,14 @@
-"""Champions: the models of a comparison's best run, in MLflow's model registry.
+"""Loads champions, the models of the best tuner of a comparison, from MLflow's model registry.
 
-Each tuner has one registered model per role and workload on a target and space. The alias
-`champion` marks the current version, and only the models of the best tuner have it. The files have
-native formats (XGBoost's UBJSON, LightGBM's text, NPZ). Each version has a digest, which detects
-damage. The registry that a user chooses is trusted: XGBoost and LightGBM trust their files, so a
-crafted file can run code. `tasks.register_champion` writes the models.
+For each workload on a target and space, a tuner has one registered model per role, such as "P". The
+alias `champion` marks the current version; only models of the best tuner have this alias. The files
+have native formats (XGBoost's UBJSON, LightGBM's text, NPZ). Each version has a digest, which
+detects damage.
+
+The registry that a user chooses must be trusted, because XGBoost and LightGBM trust their files: a
+crafted file can run code.
+
+`tasks.register_champion` writes the models.
 """
 
 from __future__ import annotations
@@ -41,17 +45,17 @@ from tilewright.tuning.tuning_task import TuningTask
 
 ALIAS = "champion"
 PREFIX = "tilewright"
-ABOUT = "tilewright"  # key of what the model's metadata say
+ABOUT = "tilewright"  # key of our own entry in the model's metadata
 DIGEST = "sha256"
 
 
 class ChampionError(TilewrightError):
-    """A champion is missing or does not fit."""
+    """Raised if a champion is missing, damaged, or made for another tuner or other features."""
 
 
 @dataclass(frozen=True)
 class ModelPlace:
-    """Target, schedule space and workload, from which the names of registered models are derived.
+    """Target, schedule space and workload of registered models, which determine the models' names.
 
     Attributes:
         target: name of the target.
@@ -67,7 +71,11 @@ class ModelPlace:
         """Return the name of a registered model.
 
         An example is `tilewright.vta-pynq.template.conv2d-n1-c16-….default.P`. If the workload's
-        epilogue is not the default one, the beginning of the workload's ID is added.
+        epilogue is not the default one, the beginning of the workload's ID is added to the name.
+
+        Args:
+            tuner: name of the tuner that trained the model.
+            role: role of the model in the tuner, such as "P".
         """
         workload = re.sub("[^a-z0-9]+", "-", str(self.workload).replace("=", ""))
         if self.workload.epilogue != DEFAULT_EPILOGUE:
@@ -78,7 +86,7 @@ class ModelPlace:
 
     @property
     def tags(self) -> dict[str, str]:
-        """Tags by which the models are found; they are equal for all models of this workload."""
+        """Tags by which the registered models are found. All models of the workload have them."""
         return {
             "target": self.target,
             "space": self.space,
@@ -90,7 +98,7 @@ class ModelPlace:
 def load_champion(
     target: Target, space: str, workload: Workload, tuner: str
 ) -> ExplorerState | None:
-    """Load the models of a workload's champion: the best tuner of a comparison.
+    """Load the models of a workload's champion, the best tuner of a comparison.
 
     Args:
         target: the target.
@@ -99,10 +107,10 @@ def load_champion(
         tuner: name of the tuner that will use the models.
 
     Returns:
-        The state of the tuner, or None if there is no champion.
+        The models as a state of the tuner; None if there is no champion.
 
     Raises:
-        ChampionError: the champion belongs to another tuner or has other features, or is damaged.
+        ChampionError: the champion belongs to another tuner, has other features, or is damaged.
     """
     models = {}
     for name in champions(ModelPlace(target.name, space, workload)):
@@ -112,12 +120,22 @@ def load_champion(
 
 
 def has_champion(target: str, space: str, workload: Workload) -> bool:
-    """Return whether the model registry has a champion for a workload on a target and space."""
+    """Return whether the model registry has a champion for a workload.
+
+    Args:
+        target: name of the target.
+        space: name of the schedule space.
+        workload: the workload.
+    """
     return bool(champions(ModelPlace(target, space, workload)))
 
 
 def champions(place: ModelPlace) -> list[str]:
-    """Return the names of the registered models of a workload that have the alias `champion`."""
+    """Return the names of a workload's registered models that have the alias `champion`.
+
+    Args:
+        place: target, schedule space and workload of the models.
+    """
     of = f"tags.workload_id = '{place.workload.id}'"
     return [
         model.name
@@ -127,7 +145,10 @@ def champions(place: ModelPlace) -> list[str]:
 
 
 def _name_part(text: str) -> str:
-    """Return a text as a part of a model's name: without `/`, `:` and the separator `.`."""
+    """Replace the characters that a part of a model's name cannot contain: `/`, `:` and `.`.
+
+    MLflow does not allow the first two; the dot separates the parts.
+    """
     return re.sub(r"[^\w-]+", "-", text)
 
 
@@ -213,14 +234,17 @@ class ChampionMetadata(BaseModel):
 def champion_file(folder: Path) -> tuple[ChampionMetadata, bytes]:
     """Read the metadata of a logged model and the bytes of its file.
 
+    Args:
+        folder: folder of the logged model.
+
     Raises:
         OSError: a file cannot be read.
         ValueError: the metadata is invalid or of an unsupported version.
     """
     try:
-        # not `Model.load`, which would look up the folder as a place of the tracking store
+        # `Model.load` would look up the folder in the tracking store
         metadata = Model.from_dict(_yaml(folder)).metadata
-    except Exception as error:  # YAML and MLflow fail in ways of their own
+    except Exception as error:  # YAML and MLflow raise errors of many classes
         raise ValueError(f"its metadata cannot be read: {error}") from None
     if not isinstance(metadata, dict):
         raise ValueError("it has no description")
@@ -244,17 +268,23 @@ def _yaml(folder: Path) -> dict[str, Json]:
 def digest_of(about: ChampionMetadata, data: bytes) -> str:
     """Return the digest of a champion's metadata and file, which the registry stores as a tag.
 
-    It detects damage, but not forgery, since it involves no secret.
+    The digest detects damage. It does not detect forgery, because no secret is involved.
+
+    Args:
+        about: the metadata.
+        data: content of the model's file.
     """
     return digest(canonical([about.model_dump(mode="json", exclude_unset=True), digest(data)]))
 
 
 def features_of(target: Target, problem: Problem) -> str:
-    """Return a digest of the names of all feature columns that a model may have.
+    """Return a digest of the names of all feature columns that a model may use.
+
+    Models whose digest differs from that of a tuning problem cannot be used for it.
 
     Args:
         target: the target.
-        problem: the tuning problem for which the model was trained.
+        problem: the tuning problem for which the model is trained.
     """
     space = problem.space
     flat = np.zeros(1, np.int64) if space.listed is None else np.array(space.listed[:1])
@@ -273,20 +303,20 @@ def features_of(target: Target, problem: Problem) -> str:
 
 
 def champion_state(task: TuningTask) -> tuple[TuningTask, ExplorerState] | None:
-    """Prepare a task to start from the champion, the registered models of the best tuner.
+    """Prepare a tuning task to start from the champion of its workload.
 
-    A task that starts from a champion has another key, and thereby other trials, than the same task
-    without a champion.
+    The key of a task includes the models from which it starts. Its trials are therefore stored
+    separately from the trials of the same task without a champion.
 
     Args:
         task: the task of a workload.
 
     Returns:
-        The task that starts from the champion, and the state with the champion's models. None if
+        The task that starts from the champion, and a state with the champion's models. None if
         there is no champion.
 
     Raises:
-        ChampionError: the champion does not fit.
+        ChampionError: the champion does not fit the task.
     """
     state = load_champion(task.target, task.space_name, task.workload, task.tuner)
     if state is None:
@@ -295,7 +325,10 @@ def champion_state(task: TuningTask) -> tuple[TuningTask, ExplorerState] | None:
 
 
 def check_champions(tasks: Sequence[TuningTask]) -> None:
-    """Check that at least one of the workloads has a champion.
+    """Check that at least one of the tasks has a champion for its workload.
+
+    Args:
+        tasks: the tasks, at least one.
 
     Raises:
         ChampionError: no workload has a champion.

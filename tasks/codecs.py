@@ -1,4 +1,7 @@
-"""Codecs for the results of stages: NPZ for arrays, native formats for models, JSON otherwise."""
+"""Codecs that convert the results of stages to bytes and back.
+
+Arrays are encoded as NPZ, models in their native formats, and everything else as JSON.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ from tilewright.tuning.results import (
 T = TypeVar("T")
 
 _SCORE, _COUNTER, _REPEATS = "score_", "counter_", "repeats"
-_FAST = 1  # of zlib: programs shrink to a quarter, and little more at higher levels
+_FAST = 1  # zlib level: programs shrink to a quarter, and hardly more at higher levels
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,11 @@ class Codec(Generic[T]):
         name: name of the codec, which is stored with the bytes.
         type: type of the results.
         encode: converts a result to bytes.
-        decode: converts the bytes back.
+        decode: converts the bytes to a result.
     """
 
     name: str
-    type: Any  # of the values
+    type: Any
     encode: Callable[[T], bytes]
     decode: Callable[[bytes], T]
 
@@ -93,15 +96,15 @@ def encode_candidates(candidates: Candidates) -> bytes:
 
 
 def decode_candidates(data: bytes) -> Candidates:
-    """Read what `encode_candidates` wrote."""
+    """Read candidates that `encode_candidates` serialised."""
     arrays = unpack_arrays(data)
     return Candidates(arrays["configs"], _arrays_with_prefix(arrays, _SCORE), int(arrays["vetoed"]))
 
 
 def encode_batch(batch: Batch) -> bytes:
-    """Serialise a batch with the programs of its rows, so that measuring it needs no lowering.
+    """Serialise a lowered batch as NPZ, with its programs, so that it can be measured elsewhere.
 
-    The measurements, the number of candidates and the durations are not stored.
+    Measurements, the number of candidates and durations are not stored.
     """
     rows, kept = batch.rows, batch.unmeasured_compiled
     scores = {_SCORE + name: values for name, values in batch.scores.items()}
@@ -125,7 +128,7 @@ def encode_batch(batch: Batch) -> bytes:
 
 
 def decode_batch(data: bytes) -> Batch:
-    """Read what `encode_batch` wrote."""
+    """Read a batch that `encode_batch` serialised."""
     arrays = unpack_arrays(data)
     return Batch(
         rows=Lowered(
@@ -148,7 +151,7 @@ def decode_batch(data: bytes) -> Batch:
 def encode_measurements(measured: Measurements) -> bytes:
     """Serialise measurements as NPZ.
 
-    Repeats have rows of unequal length and are stored like programs.
+    The repetitions have rows of unequal length and are therefore stored in the format of programs.
     """
     counters = {_COUNTER + name: values for name, values in measured.counters.items()}
     repeats = {} if measured.repeats is None else {_REPEATS: measured.repeats}
@@ -165,7 +168,7 @@ def encode_measurements(measured: Measurements) -> bytes:
 
 
 def decode_measurements(data: bytes) -> Measurements:
-    """Read what `encode_measurements` wrote."""
+    """Read measurements that `encode_measurements` serialised."""
     arrays = unpack_arrays(data)
     return Measurements(
         status=arrays["status"].astype(object),
@@ -178,7 +181,7 @@ def decode_measurements(data: bytes) -> Measurements:
 
 
 def encode_history(history: History) -> bytes:
-    """Serialise a history as NPZ. `pending` and repeats are written only if present."""
+    """Serialise a history as NPZ. `pending` and repetitions are written only if present."""
     return pack_arrays(
         {
             "configs": history.configs,
@@ -197,7 +200,7 @@ def encode_history(history: History) -> bytes:
 
 
 def decode_history(data: bytes) -> History:
-    """Read what `encode_history` wrote."""
+    """Read a history that `encode_history` serialised."""
     arrays = unpack_arrays(data)
     return History(
         configs=arrays["configs"],
@@ -216,14 +219,14 @@ def decode_history(data: bytes) -> History:
 
 
 def encode_state(state: ExplorerState) -> bytes:
-    """Serialise a state as a ZIP of the files that `models.save_state` writes."""
+    """Serialise the state of a tuner as a ZIP of the files that `models.save_state` writes."""
     with tempfile.TemporaryDirectory() as folder:
         files = save_state(state, Path(folder))
         return pack_files({path.name: path.read_bytes() for path in files})
 
 
 def decode_state(data: bytes) -> ExplorerState:
-    """Read what `encode_state` wrote.
+    """Read a state that `encode_state` serialised.
 
     Raises:
         StoreError: the files are damaged.
@@ -248,7 +251,7 @@ def _hidden(arrays: dict[str, NDArray[Any]]) -> Features:
 
 
 def _compiled_arrays(configs: Configs | None, hidden: Features | None) -> dict[str, NDArray[Any]]:
-    """Return arrays of the programs that were compiled and not measured; empty if none are kept."""
+    """Return arrays with configs that were compiled but not measured; empty if none were kept."""
     if configs is None or hidden is None:
         return {}
     about = _features(hidden)
@@ -276,7 +279,10 @@ def _kept_programs(arrays: dict[str, NDArray[Any]]) -> Lowered | None:
 
 
 def _text(values: NDArray[np.object_] | tuple[str, ...]) -> NDArray[np.str_]:
-    """Return texts as an array, without surrogate characters, which could not be read back."""
+    """Convert texts to a string array, with surrogate characters replaced by question marks.
+
+    `unpack_arrays` rejects arrays that contain surrogate characters.
+    """
     plain = [str(value).encode("utf-8", "replace").decode() for value in values]
     return np.array(plain, dtype=np.str_)
 
@@ -368,7 +374,10 @@ CODECS: Mapping[str, Codec[Any]] = {
 
 
 def encode(value: object) -> tuple[Codec[Any], bytes]:
-    """Return the codec of a value and its encoded bytes.
+    """Encode a value with the codec for its type.
+
+    Returns:
+        The codec, and the encoded bytes.
 
     Raises:
         TypeError: no codec supports the value.
@@ -382,7 +391,12 @@ def encode(value: object) -> tuple[Codec[Any], bytes]:
 
 
 def decode(name: str, data: bytes) -> Any:
-    """Decode bytes with the codec of the given name."""
+    """Decode a value.
+
+    Args:
+        name: name of the codec.
+        data: the encoded bytes.
+    """
     content = digest(data)
     value = _RECENT.value(content)
     if value is None:
@@ -392,14 +406,14 @@ def decode(name: str, data: bytes) -> Any:
 
 
 def digest_of(value: object) -> str:
-    """Return a digest of a value's encoded contents."""
+    """Return a digest of a value's encoded bytes."""
     return _RECENT.digest(value) or digest(encode(value)[1])
 
 
 class _Recent:
-    """Cache of the values that were last encoded or decoded, by the digests of their bytes.
+    """Cache of values that were encoded or decoded recently, by the digests of their bytes.
 
-    It saves encoding a value again only to compute its digest.
+    Thanks to the cache, a value need not be encoded again to compute its digest.
     """
 
     def __init__(self) -> None:
@@ -422,12 +436,12 @@ class _Recent:
                 self._held.popitem(last=False)
 
     def value(self, content: str) -> object | None:
-        """Return the value with the given digest, or None."""
+        """Return the value whose bytes have the given digest, or None if it is not cached."""
         with self._changing:
             return self._held.get(content)
 
     def digest(self, value: object) -> str | None:
-        """Return the digest of a cached object, or None."""
+        """Return the digest of a value's bytes, or None if this object is not cached."""
         with self._changing:
             return next((name for name, held in self._held.items() if held is value), None)
 

@@ -1,6 +1,7 @@
 """Runner that executes the steps of a co-design run as Prefect tasks and records the run in MLflow.
 
-Problems and evaluators hold many machines, so Prefect does not search them for futures.
+Problems and evaluators hold many machines, so Prefect is kept from searching them for results of
+other tasks.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ EVERY = "measurements"
 class CodesignRunner(TrackedRunner):
     """Runner that executes the steps of a co-design run.
 
-    Use it as a context manager, which ends the MLflow run as finished, failed or stopped by the
-    user.
+    Use it as a context manager. At the end of the context, the MLflow run ends as finished, failed
+    or stopped by the user.
     """
 
     def __init__(self, emit: Listener, *, system_metrics: bool = False) -> None:
@@ -95,7 +96,11 @@ class CodesignRunner(TrackedRunner):
 
 
 def log_events(listen: Listener) -> Listener:
-    """Return a listener that logs important events to the flow run, and passes all events on."""
+    """Return a listener that logs important events to the flow run, and passes on all events.
+
+    Args:
+        listen: receives all events.
+    """
 
     def hear(event: Event) -> None:
         text = ""
@@ -128,7 +133,7 @@ def _write_results(options: CodesignOptions, outcome: CodesignOutcome, wall: flo
 
 @step("the front in Prefect")
 def _show_front(subject: str, run_id: str, outcome: CodesignOutcome) -> None:
-    """Show the Pareto front as a table and a note in Prefect."""
+    """Show the Pareto front in Prefect, as a table and a note."""
     if outcome.front:
         create_table_artifact(
             key="front", table=front_rows(outcome), description=escape_text(subject)
@@ -155,9 +160,10 @@ def _log_run(options: CodesignOptions, run_id: str, outcome: CodesignOutcome) ->
 
 
 def curves(event: SearchProgress) -> dict[str, float]:
-    """Return the values that one progress event adds to a run's curves in MLflow, by metric name.
+    """Return the values that a progress event adds to a run's curves in MLflow.
 
-    Infinite values are included; MLflow leaves them out.
+    Returns:
+        Values by metric name. Infinite values are included; `StepLog` does not log them.
     """
     return {
         EVERY: float(event.trials),

@@ -1,8 +1,8 @@
 """Runners that execute the steps of a comparison of tuners as Prefect tasks.
 
 Every comparison has one run in MLflow (`tasks.log_comparison`). In a comparison on networks, each
-run of a network is a flow of its own. Plans and comparisons hold tables of many runs, so Prefect
-does not search them for futures.
+run of a network is a flow of its own. Plans and comparisons hold tables of many runs, so Prefect is
+kept from searching them for results of other tasks.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from tilewright.tuning.outputs import Summary
 
 
 class _Recorded(TrackedRunner):
-    """Base class of comparison runners, with an MLflow run, a progress bar and a leaderboard."""
+    """Base class of comparison runners, which record the comparison in MLflow and Prefect."""
 
     def __init__(self, options: CompareOptions, emit: Listener, own: Mapping[Step, Step]) -> None:
         super().__init__(emit, own)
@@ -121,7 +121,7 @@ class _Recorded(TrackedRunner):
 class WorkloadsRunner(_Recorded):
     """Runner that executes the steps of a comparison on workloads as Prefect tasks.
 
-    Use it as a context manager, which ends the run in MLflow.
+    Use it as a context manager, which ends the comparison's run in MLflow.
     """
 
     def __init__(self, options: CompareOptions) -> None:
@@ -158,7 +158,12 @@ the comparison's MLflow run."""
 class NetworksRunner(_Recorded):
     """Runner that executes the steps of a comparison on networks.
 
-    Use it as a context manager, which ends the run in MLflow.
+    Use it as a context manager, which ends the comparison's run in MLflow.
+
+    Args:
+        options: options of the comparison.
+        listen: receives the events.
+        tune: tunes a network in a flow of its own.
     """
 
     def __init__(self, options: CompareOptions, listen: Listener, tune: TuneNetwork) -> None:
@@ -176,7 +181,7 @@ class NetworksRunner(_Recorded):
 
     def _log_began(self, plan: NetworksPlan, kept: int, emit: Listener) -> None:
         retire_dead_runs(plan.options, current=str(flow_run.id))
-        self._begin(len(plan.jobs), kept)  # system metrics are logged to the runs below it
+        self._begin(len(plan.jobs), kept)  # system metrics are logged to its child runs
         steps.log_networks_began(plan, kept, emit)
 
     def _log(self, compared: NetworkComparison, folder: Path) -> None:

@@ -1,8 +1,8 @@
 """Runner that executes the steps of building a dataset as Prefect tasks.
 
-The first step makes a plan, and each further step measures one file of rows. Prefect caches
-nothing, since the dataset's folder holds the finished files. A plan has thousands of cells, so
-Prefect does not search it for futures.
+The first step makes a plan, and each further step measures one file of rows. The results are not
+cached, because the dataset's folder holds the finished files. A plan has thousands of cells, so
+Prefect is kept from searching it for results of other tasks.
 """
 
 from __future__ import annotations
@@ -40,6 +40,11 @@ def _part_title(parameters: Mapping[str, Any]) -> str:
 
 
 def say_built(about: DatasetMetadata, out: Path) -> None:
-    """Create a Prefect artifact that reports the size of the dataset."""
+    """Create a Prefect artifact that reports the size of the dataset.
+
+    Args:
+        about: metadata of the dataset.
+        out: folder of the dataset.
+    """
     line = escape_text(dataset_line(about, out))
     create_markdown_artifact(key="dataset", markdown=line, description=escape_text(str(out)))

@@ -1,7 +1,7 @@
 """Prefect stage that decides which operators of a network are fused.
 
-The result is cached under everything that it depends on, and the curves of the search are recorded
-in MLflow.
+The decision is cached under everything that it depends on. The curves of the search are recorded in
+MLflow.
 """
 
 from __future__ import annotations
@@ -29,10 +29,13 @@ def decide_fusion(
     """Decide which operators are fused, or reuse an earlier decision under the same conditions.
 
     Args:
-        after: tasks that this task follows in Prefect's graph.
-        asked: the run whose workloads are tuned.
+        after: tasks that precede this task in Prefect's graph.
+        asked: the network, the target, the options and the tuned workloads of a run.
         model: key of the imported model.
         run_id: MLflow run of the network, which gets the curves of the search.
+
+    Returns:
+        The finished stage with the decision.
 
     Raises the errors of `tilewright.fusion.decide_fusion`.
     """
@@ -44,7 +47,7 @@ def decide_fusion(
 
 
 def decision_metrics(decided: Decided) -> dict[str, float]:
-    """Return the decision as metrics of the network's run."""
+    """Return the figures of a decision as metrics of the network's MLflow run, by name."""
     said = decided.summary
     figures = {f"fusion/{name}_cycles": float(n) for name, n in said["cycles"].items()}
     figures |= {f"fusion/{name}_dram_bytes": float(n) for name, n in said["dram_bytes"].items()}
@@ -58,7 +61,12 @@ def decision_metrics(decided: Decided) -> dict[str, float]:
 def keep_decision(network: str, key: Key, decided: Decided | None) -> Decided:
     """Return `decided`, so that Prefect stores it as the result of this task.
 
-    The task is not executed if an earlier decision with the same key is stored.
+    If an earlier decision is stored under the same key, the task is not executed.
+
+    Args:
+        network: name of the network, for the name of the task run.
+        key: key of the decision.
+        decided: the decision; None if an earlier decision is stored.
     """
     assert decided is not None, "what the cache has is not decided again"
     return decided
@@ -92,8 +100,8 @@ def _decide_fusion(asked: ToDecide, run_id: str) -> Decided:
 def _key(asked: ToDecide, model: str) -> Key:
     """Return the key of a decision.
 
-    It covers the tuned schedules, how further workloads are tuned and from which state (`starts`),
-    and the models that guide a search.
+    The decision depends on the tuned schedules, on the settings and starting states (`starts`) with
+    which further workloads are tuned, and on the models that guide the search.
     """
     options = asked.options
     schedules: list[Json] = [

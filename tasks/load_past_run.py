@@ -1,4 +1,4 @@
-"""Reads the results of earlier runs from MLflow."""
+"""Reads the results of an earlier run from MLflow."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from tilewright.tuning.output_dir import SCHEDULES, SUMMARY
 
 
 def side_of_run(run_id: str) -> Side:
-    """Read a finished MLflow run of a network as one side of a comparison, from its logged files.
+    """Read a finished MLflow run of a network from its logged files, as one side of a comparison.
+
+    Args:
+        run_id: ID of the run.
 
     Raises:
-        DiffError: there is no such run, or it has not finished successfully.
+        DiffError: the run does not exist, or has not finished successfully.
     """
     with tempfile.TemporaryDirectory() as folder:
         for name in (SUMMARY, SCHEDULES):

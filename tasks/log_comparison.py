@@ -1,11 +1,13 @@
-"""Records a comparison of tuners in MLflow: one run for its folder, and child runs.
+"""Records a comparison of tuners in MLflow: one run per output folder, with child runs.
 
-The run of the comparison has the leaderboards as its description, their figures as metrics, and
-`comparison.json` among its artifacts. A later call on the same folder continues it. Its children
-are the runs of networks (`tasks.log_results`), or one run per tuner and seed on all workloads.
-Their settings are parameters and their figures are metrics, so that MLflow's compare page and its
-parallel coordinates show which settings are best. The run of a seed is written in three calls:
-SQLite manages about nine such runs per second.
+The comparison's run has the leaderboards as its description, their figures as metrics, and
+`comparison.json` among its artifacts. A later command on the same folder continues this run.
+
+In a comparison on networks, the child runs are the runs of the networks (`tasks.log_results`). In a
+comparison on workloads, there is one child run per tuner and seed. Its parameters are the settings
+of the tuner and its metrics are the figures, so that MLflow's compare page and its parallel
+coordinates show the best settings. Such a child run is written in three calls; SQLite manages about
+nine runs per second.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ from tilewright.tasks import tracking
 from tilewright.tasks.tracking import KEY_TAG, commit_tag
 from tilewright.tuning.output_dir import identity
 
-_BATCH_LIMIT = 1000  # metrics MLflow takes in a call
-_TEXT_LIMIT = 500  # characters of a parameter
+_BATCH_LIMIT = 1000  # MLflow's limit of metrics per call
+_TEXT_LIMIT = 500  # maximum number of characters of a parameter's value
 _METRICS = {
     "regret": "final_regret",
     "within_goal": "within_1_percent",
@@ -74,16 +76,16 @@ def comparison_name(options: CompareOptions) -> str:
 def open_comparison(
     options: CompareOptions, runs: int, links: Links, tags: Mapping[str, str]
 ) -> str:
-    """Open the MLflow run of a comparison's folder: resume it, or create it at the first call.
+    """Create the MLflow run of a comparison's folder, or resume the run of an earlier command.
 
     Args:
-        options: what is compared.
+        options: options of the comparison.
         runs: number of runs of tuners in the comparison.
-        links: pages that the description links to, by their name.
-        tags: tags of the run besides the tags of its subject.
+        links: addresses of pages for the description, by the text of the link.
+        tags: tags of the run, in addition to the tags that describe the comparison.
 
     Returns:
-        The ID of the run, which the caller closes.
+        The ID of the run. The caller must close the run.
     """
     about = {
         "networks": ",".join(options.networks),
@@ -103,9 +105,16 @@ def open_comparison(
 
 @contextmanager
 def comparison_run(options: CompareOptions, runs: int) -> Iterator[str]:
-    """Open the run of a comparison's folder for a `with` block, which receives its ID.
+    """Open the MLflow run of a comparison's folder for a `with` block.
 
     If the block raises an error, the run ends as failed or stopped.
+
+    Args:
+        options: options of the comparison.
+        runs: number of runs of tuners in the comparison.
+
+    Yields:
+        The ID of the run.
     """
     run_id = open_comparison(options, runs, {}, {})
     try:
@@ -128,10 +137,10 @@ def log_leaderboards(
     """Write the leaderboards of a finished comparison to its MLflow run.
 
     Args:
-        run_id: run of the comparison.
+        run_id: MLflow run of the comparison.
         options: options of the comparison.
-        runs: number of runs.
-        links: links for the description, by name.
+        runs: number of runs of tuners in the comparison.
+        links: addresses of pages for the description, by the text of the link.
         boards: the leaderboards.
         network_runs: the compared runs of networks, if any.
         files: files to log as artifacts.
@@ -159,7 +168,7 @@ def log_workload_runs(
 ) -> dict[tuple[str, int], str]:
     """Write one child run per tuner and seed of a comparison on workloads.
 
-    Runs that an earlier call wrote are not written again.
+    Child runs that an earlier command finished are not written again.
 
     Args:
         parent: MLflow run of the comparison.
@@ -169,7 +178,7 @@ def log_workload_runs(
         progress: called with 1 after every child run.
 
     Returns:
-        MLflow run ID by tuner and seed.
+        ID of the child run, by tuner and seed.
     """
     client, seeds = tracking.client(), {}
     known = tracking.finished_below(parent)
@@ -234,10 +243,9 @@ def _open(
     client: MlflowClient, parent: str, key: str, tuner: str, seed: int, plan: ComparisonPlan,
     runs: Sequence[TunerRun],
 ) -> str:  # fmt: skip
-    """Create the MLflow run of one tuner and seed, and return its ID.
+    """Create the MLflow run of one tuner and seed.
 
-    Its start time is set so that the run's duration in MLflow is the time that the tuner's runs
-    took.
+    The start time is set so that MLflow shows the time that the tuner's runs took as the duration.
 
     Args:
         client: MLflow client.
@@ -247,6 +255,9 @@ def _open(
         seed: the seed.
         plan: plan of the comparison.
         runs: the tuner's runs with this seed, one per workload.
+
+    Returns:
+        The ID of the run.
     """
     begun = int((time.time() - sum(run.wall_seconds for run in runs)) * 1000)
     workloads = count_text(len(plan.test_bed.workloads), "workload")

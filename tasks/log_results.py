@@ -1,7 +1,7 @@
 """Records the results of a tuning run in MLflow and Prefect, with links between the two.
 
-This is the last stage of a run. Pictures are cached stages: if nothing changed since the last run,
-no picture is drawn, and matplotlib is not loaded.
+This is the last stage of a run. Plots are cached stages: if nothing changed since the last run, no
+plot is drawn, and matplotlib is not loaded.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from tilewright.tuning.results import TunedWorkload, WorkloadRow, cycles_of, sec
 from tilewright.tuning.run_figures import above_limit, milliseconds_of, valid_share
 from tilewright.tuning.tuning_task import TuningTask
 
-_DIGITS = 6  # of a metric that is no count
+_DIGITS = 6  # significant digits of metrics that are not integers
 PREFECT_LINK = "the flow run in Prefect"
 
 
@@ -57,11 +57,11 @@ def open_network_run(
     options: TuningOptions, about: Mapping[str, Json], params: Mapping[str, Json], workloads: int,
     parent: str | None = None,
 ) -> str:  # fmt: skip
-    """Open the MLflow run of a network, and link it with the flow run.
+    """Open the MLflow run of a network, and link it with the Prefect flow run.
 
     Args:
         options: options of the run.
-        about: values that identify the run, so that a stopped run is resumed.
+        about: values that identify the run. A stopped run with the same values is resumed.
         params: parameters that MLflow shows.
         workloads: number of workloads.
         parent: MLflow run of the comparison that the run belongs to, if any.
@@ -96,7 +96,12 @@ def open_network_run(
 
 
 def log_network_dataset(run_id: str, model: Model) -> None:
-    """Log the tuned network or workload as a dataset of the run, with a digest of its contents."""
+    """Log the tuned network or workload as a dataset of the run, with a digest of its contents.
+
+    Args:
+        run_id: MLflow run of the network.
+        model: the imported model.
+    """
     read = tracking.source_dataset(model.name, model.source, model.digest)
     tracking.log_dataset(run_id, read, "network")
 
@@ -104,13 +109,16 @@ def log_network_dataset(run_id: str, model: Model) -> None:
 def open_workload_run(
     options: TuningOptions, task: TuningTask, parent: str, params: Mapping[str, Json]
 ) -> str:
-    """Open the MLflow run of one workload, a child of the network's run, and return its ID.
+    """Open the MLflow run of one workload, as a child of the network's run.
 
     Args:
         options: options of the run.
         task: task of the workload.
         parent: MLflow run of the network.
         params: parameters that MLflow shows.
+
+    Returns:
+        The ID of the run.
     """
     workload, names = task.workload, task.names
     about = {"parent": parent, "workload": workload.id}
@@ -134,7 +142,7 @@ def open_workload_run(
 
 
 def title_of(params: Mapping[str, Json]) -> str:
-    """Return the title of a network's run."""
+    """Return the title of a network's run, from the parameters `network`, `target` and `tuner`."""
     return run_description.network_title(
         *(str(params[name]) for name in ("network", "target", "tuner"))
     )
@@ -156,7 +164,7 @@ def log_artifacts(
         tuned: the tuned workload.
         folder: output directory of the run.
         run_id: MLflow run of the workload.
-        version: digest that identifies the data from which the models of `session` have learned.
+        version: digest that identifies the data on which the models of `session` were trained.
         session: final session of the workload.
     """
     trials = outputs.trials_of(folder, [tuned])
@@ -206,7 +214,7 @@ def log_network_artifacts(
         tracking.log_file(run_id, path)
     tracking.link_models(run_id, tracking.models_below(run_id))
     known, total = _network_figures(summary), summary["total"]
-    # MLflow's page that compares runs begins with the metric that was logged first: the gain.
+    # MLflow's page that compares runs shows the metric first that was logged first: the gain.
     tracking.log_results(run_id, metrics_of(total) | known)
     curves = network_curves(outputs.trials_of(folder, tuned), tuned, total)
     with tracking.StepLog(run_id) as log:
@@ -242,14 +250,22 @@ def _network_figures(summary: outputs.Summary) -> dict[str, float]:
 
 
 def metrics_of(row: WorkloadRow | Total) -> dict[str, float]:
-    """Return the latencies and gains of a run as MLflow metrics, as far as they are known.
+    """Return the latencies and gains of a run as MLflow metrics.
 
-    They are the gains over the rule (the schedule used without tuning) and over the fallback (the
-    stock compiler's schedule), the fraction by which the tuned latency exceeds the bound, and the
-    four latencies in cycles and milliseconds.
+    These are the metrics:
+
+    - the gains over the rule (the schedule used without tuning) and over the fallback (the stock
+      compiler's schedule),
+    - the fraction by which the tuned latency exceeds the bound,
+    - the latencies of fallback, rule, tuned schedule and bound, in cycles and milliseconds,
+    - the roofline in cycles,
+    - the ends of confidence intervals, if the target's measurements vary.
 
     Args:
         row: entry of a workload, or the total, in `summary.json`.
+
+    Returns:
+        Values by metric name. Unknown values are left out.
     """
     figures = four_figures(row)
     known = {name: getattr(figures, name) for name in FIGURES}
@@ -263,7 +279,7 @@ def metrics_of(row: WorkloadRow | Total) -> dict[str, float]:
         "roofline_cycles": row["roofline_cycles"],
         **_ends(row),
     }
-    # MLflow's columns show all digits there are.
+    # Values are rounded, because MLflow's tables show all digits.
     return {
         name: float(value) if isinstance(value, int) else float(f"{value:.{_DIGITS}g}")
         for name, value in metrics.items()
@@ -272,9 +288,10 @@ def metrics_of(row: WorkloadRow | Total) -> dict[str, float]:
 
 
 def _ends(row: WorkloadRow | Total) -> dict[str, float]:
-    """Return the ends of the 95 % confidence intervals of latencies as metrics.
+    """Return the ends of the 95 % confidence intervals of the tuned latency and of the gain.
 
-    The result is empty if the target's measurements do not vary.
+    Returns:
+        Milliseconds and gains by metric name; empty if the target's measurements do not vary.
     """
     if "validation" not in row:
         return {}
@@ -304,13 +321,16 @@ def _tags(params: Mapping[str, Json]) -> dict[str, str]:
 
 
 def _log_files(run_id: str, layer: str, trials: pd.DataFrame, picture: bytes) -> Dataset:
-    """Log the convergence plot and the table of trials, and return the table as an MLflow dataset.
+    """Log the convergence plot and the table of trials of a workload.
 
     Args:
         run_id: MLflow run of the workload.
         layer: display name of the workload.
         trials: the trials.
         picture: the plot as PNG.
+
+    Returns:
+        An MLflow dataset that describes the table.
     """
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / output_dir.TRIALS
@@ -327,14 +347,15 @@ def _log_files(run_id: str, layer: str, trials: pd.DataFrame, picture: bytes) ->
 def _log_models(
     run_id: str, tuned: TunedWorkload, read: Dataset, version: str, models: Sequence[LearnedModel]
 ) -> None:
-    """Log each model in the flavour of its library.
+    """Log each learned model in the MLflow flavour of its library.
 
-    Each model is logged with its error on trials that it had not seen.
+    The held-out error of each model is logged, too: its error on trials before it learned from
+    them.
 
     Args:
         run_id: MLflow run of the workload.
         tuned: the tuned workload.
-        read: dataset of the trials that the models learned from.
+        read: dataset of the trials on which the models were trained.
         version: digest that identifies the training data.
         models: the models.
     """
@@ -357,24 +378,36 @@ _OF_THE_RUN = ("wall_seconds", "reused_trials", "timed_again", "model_errors")
 
 
 def workload_picture(layer: str, tuned: TunedWorkload, trials: pd.DataFrame) -> bytes:
-    """Return the convergence plot of a workload, from the cache if nothing changed."""
+    """Return the convergence plot of a workload as PNG, from the cache if nothing changed.
+
+    Args:
+        layer: display name of the workload.
+        tuned: the tuned workload.
+        trials: its trials.
+    """
     return _WORKLOAD.run([], {"layer": layer}, tuned, trials).value
 
 
 def network_picture(network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFrame) -> bytes:
-    """Return the convergence plot of a network, from the cache if nothing changed."""
+    """Return the convergence plot of a network as PNG, from the cache if nothing changed.
+
+    Args:
+        network: name of the network.
+        tuned: the tuned workloads.
+        trials: trials of all workloads.
+    """
     return _NETWORK.run([], {}, network, tuned, trials).value
 
 
 def draw_workload(tuned: TunedWorkload, trials: pd.DataFrame) -> bytes:
-    """Draw the convergence of a workload."""
+    """Draw the convergence plot of a workload as PNG."""
     from tilewright.reports.run_pictures import convergence
 
     return convergence(tuned, trials)
 
 
 def draw_network(network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFrame) -> bytes:
-    """Draw the convergence of a network."""
+    """Draw the convergence plot of a network as PNG."""
     from tilewright.reports.run_pictures import network_convergence
 
     return network_convergence(network, tuned, trials)
@@ -406,7 +439,7 @@ def _workload_row(tuned: TunedWorkload) -> Json:
 
 @once
 def _code() -> str:
-    """Return a digest of the code that draws pictures."""
+    """Return a digest of the code that draws plots."""
     here = Path(str(reports.__file__)).parent
     return digest(
         version("matplotlib").encode() + b"".join((here / f).read_bytes() for f in _SOURCES)

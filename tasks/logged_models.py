@@ -1,8 +1,8 @@
 """Logs learned models with a run in MLflow, in the flavour of their library.
 
-A logged model has a signature of named features, an example, the predicted quantity with its unit,
-and its training data. Boosted trees are saved in their library's own format, and all other models
-as the file that they save. No pickle is involved.
+A logged model has a signature of named features, example rows, the predicted quantity with its
+unit, and its training data. Boosted trees are saved in the format of their library, and all other
+models as the file that they save themselves. No pickle is involved.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ OWN_SCORE = "score of the tuner's own model"
 
 @dataclass(frozen=True)
 class LearnedModel:
-    """A learned model of a run, as it is logged to MLflow.
+    """A model that was trained in a run, with the information that is logged to MLflow.
 
     Attributes:
         role: role of the model in the tuner, such as "P".
         model: the model.
         predicts: predicted quantity with its unit.
-        features: rows of features that it predicted; None if the tuner uses the model only within
-            its own search.
+        features: feature rows of the valid trials, from which example rows are taken; None if the
+            tuner uses the model only within its own search.
     """
 
     role: str
@@ -79,7 +79,7 @@ class LearnedModel:
 
     @property
     def example(self) -> pd.DataFrame | None:
-        """First rows of the features as a data frame, or None without features."""
+        """First rows of the features as a data frame; None if there are no features."""
         if self.features is None or not len(self.features):
             return None
         rows = self.features.rows(np.arange(min(EXAMPLES, len(self.features))))
@@ -87,7 +87,15 @@ class LearnedModel:
 
 
 def learned_models(task: Task, session: Session) -> list[LearnedModel]:
-    """Return the models of a session in their present state, with features of the valid trials."""
+    """Return the models of a session in their present state.
+
+    Args:
+        task: the workload, target and tuner.
+        session: the session.
+
+    Returns:
+        One entry per model, sorted by role, with features of the session's valid trials.
+    """
     state, history, problem = session.models, session.history, task.problem
     asked = task.explorer.model_inputs(problem, state, history, trials_of(problem, history))
     unit = "cycles" if (history.cycles > 0).any() else "seconds"
@@ -102,9 +110,15 @@ def learned_models(task: Task, session: Session) -> list[LearnedModel]:
 
 
 def model_name(role: str, names: tuple[str, ...], workload: Workload) -> str:
-    """Return the unique name of a logged model, such as `P conv1 520d58bc76c3`.
+    """Return the name under which a model is logged, such as `P conv1 520d58bc76c3`.
 
-    Characters of paths are replaced, since MLflow does not allow them.
+    The name is unique within a run. Characters that MLflow does not allow, such as `/`, are
+    replaced.
+
+    Args:
+        role: role of the model in the tuner.
+        names: names of the layers with the workload.
+        workload: the workload.
     """
     title = re.sub(r"[^\w×→@ +-]+", "-", layer_name(names, workload))
     return f"{role} {title} {workload.id}"
@@ -112,12 +126,13 @@ def model_name(role: str, names: tuple[str, ...], workload: Workload) -> str:
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """Description under which a model is logged.
+    """Name, run, version and tags under which a model is logged.
 
     Attributes:
         name: name of the logged model.
         run_id: MLflow run that it belongs to.
-        version: identifies the training data, or "". A version is logged only once.
+        version: identifies the training data, or "". A model with a version is not logged again if
+            the same version is already logged.
         tags: tags of the logged model.
         metadata: metadata that is stored in the model's folder.
     """
@@ -130,14 +145,17 @@ class ModelEntry:
 
 
 def log_model(client: MlflowClient, entry: ModelEntry, learned: LearnedModel) -> str:
-    """Log a model to MLflow, unless the same version is already logged, and return its ID.
+    """Log a model to MLflow, unless the same version is already logged.
 
-    Other versions of the same name in the run are deleted.
+    Other versions with the same name in the run are deleted.
 
     Args:
         client: MLflow client.
         entry: name, run, version and tags of the logged model.
         learned: the model with examples of its features.
+
+    Returns:
+        The ID of the logged model.
 
     Raises:
         MlflowException: the server fails.
@@ -145,7 +163,7 @@ def log_model(client: MlflowClient, entry: ModelEntry, learned: LearnedModel) ->
     experiment = str(client.get_run(entry.run_id).info.experiment_id)
     wanted = f"source_run_id = '{entry.run_id}' AND name = '{entry.name}'"
     known = list(client.search_logged_models([experiment], filter_string=wanted))
-    # One that a kill or a full disk broke off is known, too, but not ready.
+    # If logging was interrupted, for example by a full disk, the model is known but not ready.
     for item in known:
         ready = item.status == LoggedModelStatus.READY
         if entry.version and ready and item.tags.get(VERSION_TAG) == entry.version:
@@ -175,13 +193,13 @@ def upload_model(
 ) -> None:
     """Save a model in its MLflow flavour, upload its files and mark its entry as ready.
 
-    `mlflow.models.Model.log` would do more, which takes five times as long. It copies all metrics
-    of the run to the model with a query per metric, and it loads the model again to predict the
+    `mlflow.models.Model.log` takes five times as long, because it does more: it copies all metrics
+    of the run to the model with one query per metric, and it loads the model again to predict the
     example.
 
     Args:
         client: MLflow client.
-        entry: logged model that is still empty.
+        entry: logged model without files.
         what: flavour of the model, with its arguments.
         arguments: further arguments of the flavour's `save_model`.
 
@@ -209,14 +227,15 @@ BOOSTER_FILES = {".ubj": "model.ubj", ".txt": "model.lgb"}
 
 @dataclass(frozen=True)
 class Flavoured:
-    """MLflow flavour of a model, with the arguments of its `save_model`.
+    """MLflow flavour of a model, with the arguments of the flavour's `save_model`.
 
-    Requirements are named explicitly: MLflow would need ten seconds to infer them by loading the
-    model in a new process.
+    The arguments name the required packages explicitly. MLflow would need ten seconds to find the
+    packages itself, by loading the model in a new process.
 
     Attributes:
-        flavour: MLflow module of the model's library, or of models without such a module.
-        arguments: arguments of the flavour's `save_model` that hold the model and its requirements.
+        flavour: MLflow module of the model's library, or `mlflow.pyfunc` for models without such a
+            module.
+        arguments: arguments of `save_model` that hold the model and its requirements.
     """
 
     flavour: ModuleType
@@ -224,9 +243,9 @@ class Flavoured:
 
 
 def booster_of(model: CostModel) -> Any:
-    """Return the booster object of a model, or None if the model has no boosted trees.
+    """Return the booster object of a model; None if the model is not made of boosted trees.
 
-    The booster of Model V also stores its threshold, which is calibrated here if necessary.
+    The booster of Model V also stores the model's threshold, which is calibrated here if necessary.
     """
     if isinstance(model, VetoModel):
         _ = model.threshold
@@ -236,20 +255,23 @@ def booster_of(model: CostModel) -> Any:
 def survey_no_packages() -> None:
     """Prevent MLflow from reading the file lists of all installed packages, which takes a second.
 
-    MLflow does this to find the distributions of modules. The requirements here already name
-    distributions.
+    MLflow reads them to find the distribution that provides a module. That is unnecessary here,
+    because the requirements of logged models name distributions.
     """
     if requirements_utils._MODULES_TO_PACKAGES is None:
         requirements_utils._MODULES_TO_PACKAGES = {}  # type: ignore[assignment]
 
 
 def choose_flavour(model: CostModel, folder: Path) -> Flavoured:
-    """Return the MLflow flavour of a model, and the arguments for logging it.
+    """Choose the MLflow flavour of a model.
 
     Args:
         model: the model.
-        folder: folder in which a model without booster is saved; `tasks.native_flavor` reads its
+        folder: folder in which a model without a booster is saved. `tasks.native_flavor` reads its
             file.
+
+    Returns:
+        The flavour, with the arguments for logging the model.
     """
     booster = booster_of(model)
     if booster is not None and model.kind == "lightgbm":

@@ -1,8 +1,8 @@
-"""Computes the values of the curves that MLflow draws over the trials of a run.
+"""Computes the curves that MLflow draws over the trials of a run.
 
-MLflow groups curves by the first word of their names: `cycles/best`, or `seconds/best` where no
-cycles are counted. The fallback, the rule, the bound and the roofline are curves with the same
-value at every step.
+MLflow groups curves by the first part of their names: `cycles/best`, or `seconds/best` if the
+target does not count cycles. The fallback, the rule, the bound and the roofline are curves with the
+same value at every step.
 """
 
 from __future__ import annotations
@@ -19,10 +19,14 @@ from tilewright.tuning.run_figures import CurveLayer, network_curve, unit_of
 
 
 def chart(latencies: Mapping[str, Latency | None]) -> dict[str, float]:
-    """Return the values that one step adds to a workload's curves: all known latencies.
+    """Return the values that one step adds to a workload's curves.
 
     Args:
         latencies: latencies by the name of their curve; None if unknown.
+
+    Returns:
+        Known latencies by metric name. They are in cycles if all of them have cycles, otherwise in
+        seconds.
     """
     known = {name: latency for name, latency in latencies.items() if latency is not None}
     if all(item.cycles > 0 for item in known.values()):
@@ -33,10 +37,16 @@ def chart(latencies: Mapping[str, Latency | None]) -> dict[str, float]:
 def network_curves(
     trials: pd.DataFrame, tuned: Sequence[TunedWorkload], total: Total
 ) -> list[dict[str, float]]:
-    """Return the convergence curve of a network, one step per trial of all workloads.
+    """Return the convergence curve of a network, together with its reference latencies.
 
-    Each step also has the reference levels (`tuning.run_figures.network_curve`). A trial that
-    changes nothing has no step of its own, except the first and the last.
+    Args:
+        trials: trials of all workloads.
+        tuned: the tuned workloads.
+        total: total of the network in `summary.json`, with the reference latencies.
+
+    Returns:
+        Values by metric name, one mapping per step. A trial has a step of its own only if it
+        changes the latency of the network, or if it is the first or the last one.
     """
     unit = unit_of(trials)
     counted = unit == "cycles"

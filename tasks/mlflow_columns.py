@@ -1,9 +1,10 @@
-"""Sets how MLflow shows the list of runs: its columns, and the chart of best cycles.
+"""Configures how MLflow shows the list of runs: its columns, and a chart of the best cycles.
 
-MLflow stores a saved view as a tag of the experiment, `mlflow.sharedViewState` and a key, as JSON
-in the format of its page (3.17). The view appears in the page's list of views, and a link with the
-key opens it. The columns of the default view are fixed in MLflow, so the experiment's description
-contains that link. A page that cannot read the tag shows its default columns.
+MLflow stores a saved view as a tag of the experiment, named `mlflow.sharedViewState.` and a key.
+Its value is JSON in the format of MLflow's web page (3.17). The view appears in the page's list of
+views, and a link that contains the key opens it. The columns of the default view cannot be changed,
+so the experiment's description contains such a link. A page that cannot read the tag shows its
+default columns.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from tilewright.services.mlflow_server import VIEW_KEY
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
 NAME = "tuner, gain and bound"
 """Name of the view in MLflow's list."""
-# MLflow sorts the columns by name, metrics before parameters, and shows five at 1,200 pixels. The
-# other latencies would push gain and tuner out of sight; they are on the page of a run.
+# MLflow sorts the columns by name, metrics before parameters, and shows five columns at a width of
+# 1,200 pixels. Columns for the other latencies would push the gain and the tuner out of sight.
 _PARAMS = ("tuner",)
 _METRICS = ("above_bound", "gain", "rule_ms", "tuned_ms")
 _CURVES = ("cycles/best", "cycles/rule", "cycles/bound")
 
 
 def runs_view() -> str:
-    """Return the view in MLflow's format."""
+    """Return the saved view of the list of runs, as JSON text in MLflow's format."""
     columns = [f"params.`{name}`" for name in _PARAMS]
     columns += [f"metrics.`{name}`" for name in _METRICS]
     view: dict[str, Json] = {
@@ -38,7 +39,11 @@ def runs_view() -> str:
 
 
 def description(address: str) -> str:
-    """Return the description of the experiment in Markdown. `address` is the link to the view."""
+    """Return the description of the experiment in Markdown.
+
+    Args:
+        address: address of the page with the saved view, for a link.
+    """
     return f"[Runs with distance from the bound, gain, rule, tuned and tuner]({address})"
 
 

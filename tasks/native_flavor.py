@@ -1,6 +1,7 @@
-"""MLflow loader of models that have no flavour of their own, from their file `<kind>.npz`.
+"""MLflow loader of cost models that MLflow has no flavour for.
 
-MLflow calls `_load_pyfunc` of the loader module that a model names. No pickle is involved.
+A model is stored as the file `<kind>.npz` that it saved itself. MLflow calls `_load_pyfunc` of the
+loader module that a logged model names. No pickle is involved.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tilewright.targets.features import Features
 
 
 class NativePredictor:
-    """A cost model with MLflow's prediction interface."""
+    """A cost model with the prediction interface of MLflow's `pyfunc` models."""
 
     def __init__(self, model: CostModel) -> None:
         self.model = model
@@ -25,7 +26,15 @@ class NativePredictor:
     def predict(
         self, model_input: pd.DataFrame, params: dict[str, object] | None = None
     ) -> NDArray[np.float64]:
-        """Return the prediction of `CostModel.predict` for each row."""
+        """Predict each row of a data frame with the cost model.
+
+        Args:
+            model_input: features, one column per feature name.
+            params: ignored; MLflow's interface requires the parameter.
+
+        Returns:
+            Predictions of `CostModel.predict`, float64, shape (rows,).
+        """
         rows = model_input.to_numpy(dtype=np.float64)
         return self.model.predict(Features.from_names(rows, list(map(str, model_input.columns))))
 

@@ -1,4 +1,7 @@
-"""Registers the champion: the models of a comparison's best run (`tasks.champion_registry`)."""
+"""Registers champions, the models of a comparison's best tuner, in MLflow's model registry.
+
+`tasks.champion_registry` loads these models.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ from tilewright.tasks.logged_models import (
 
 @dataclass(frozen=True)
 class RegisteredModel:
-    """A model of the best run that was added to MLflow's model registry.
+    """A model of the best tuner that was added to MLflow's model registry.
 
     Attributes:
         role: role of the model, such as "P".
@@ -66,10 +69,12 @@ def register_champion(
     logged: Mapping[tuple[str, int], str],
     progress: Callable[[str], None] = lambda workload: None,
 ) -> list[RegisteredModel]:
-    """Register the models of the best run on every workload.
+    """Register the models of the best tuner for every workload of a comparison.
 
-    The tuner is the best one that has Models P and V. The seed is the one that came nearest to the
-    optimum, or reached it first. The runs are repeated to get their models.
+    The best tuner is the first one on the leaderboard that has Models P and V. For each workload,
+    the models come from the tuner's best seed: the one with the lowest final regret or, among
+    equals, the one that reached the goal after the fewest trials. The run with that seed is
+    repeated to get its models.
 
     Args:
         plan: plan of the comparison.
@@ -89,7 +94,7 @@ def register_champion(
             job = ComparisonJob(tuner_config, name, _best_seed(results, row.tuner, name))
             learned = _learned_models_of(plan, job)
             if not {"P", "V"} <= set(learned):
-                break  # this tuner has no such models
+                break  # this tuner does not have both models; try the next one
             run_id = logged[tuner_config.label, job.seed]
             registered += _register(plan, job, learned, run_id)
         if registered:
@@ -104,7 +109,7 @@ def _best_seed(results: Results, tuner: str, workload: str) -> int:
 
 
 def _learned_models_of(plan: ComparisonPlan, job: ComparisonJob) -> dict[str, LearnedModel]:
-    """Repeat a run, and return its models by role."""
+    """Repeat a run and return its models by role, without models that have no features."""
     workload = dict(plan.test_bed.workloads)[job.workload]
     explorer = job.tuner_config.explorer
     task = make_task(plan.test_bed.open(job.workload), workload, explorer, job.seed)
@@ -146,13 +151,13 @@ def _register(
 
 
 def _dethrone(client: MlflowClient, place: ModelPlace) -> None:
-    """Remove the alias `champion` from the models of a workload. Their versions remain."""
+    """Remove the alias `champion` from the models of a workload. Their versions stay registered."""
     for name in champions(place):
         client.delete_registered_model_alias(name, ALIAS)
 
 
 def provide(client: MlflowClient, name: str, text: str, tags: dict[str, str]) -> None:
-    """Create a registered model in MLflow, unless one with this name exists.
+    """Create a registered model in MLflow, unless a registered model with this name exists.
 
     Args:
         client: MLflow client.
@@ -168,7 +173,7 @@ def provide(client: MlflowClient, name: str, text: str, tags: dict[str, str]) ->
 
 
 def _digest(model_id: str) -> str:
-    """Return the digest of a logged model."""
+    """Compute the digest of a logged model with `champion_registry.digest_of`."""
     with tempfile.TemporaryDirectory() as folder:
         uri = f"models:/{model_id}"
         local = mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=folder)
@@ -176,7 +181,7 @@ def _digest(model_id: str) -> str:
 
 
 def _new_version(client: MlflowClient, name: str, model_id: str, run_id: str, digest: str) -> str:
-    """Add a logged model to the registry as the champion, and return its version."""
+    """Add a logged model to the registry, mark it as the champion, and return its version."""
     source, tags = f"models:/{model_id}", {DIGEST: digest}
     made = client.create_model_version(name, source, run_id=run_id, model_id=model_id, tags=tags)
     client.set_registered_model_alias(name, ALIAS, made.version)
@@ -186,7 +191,7 @@ def _new_version(client: MlflowClient, name: str, model_id: str, run_id: str, di
 def _describe_model(
     plan: ComparisonPlan, job: ComparisonJob, workload: Workload
 ) -> dict[str, Json]:
-    """Return metadata about the tuner, workload and target of a model."""
+    """Return metadata about the tuner, workload and target for which a model was trained."""
     target, tuner_config = plan.test_bed.open(job.workload), job.tuner_config
     return {
         "tuner": tuner_config.tuner,

@@ -1,9 +1,10 @@
 """Compares a finished run with the last comparable run, and reports regressions.
 
-The earlier results are read from MLflow, since an output directory holds only those of its last
-run. Candidates are successful runs with the same network, target, space, epilogue and layers that
-ended before this flow run started for the first time. The last one with the same settings is
-chosen, or else the last one with any settings. The result is reported in Prefect and MLflow.
+The earlier results are read from MLflow, because an output directory holds only the results of its
+last run. A run is comparable if it finished successfully with the same network, target, space,
+epilogue and layers, and ended before this flow run started for the first time. If comparable runs
+with the same settings exist, the last of them is chosen, and otherwise the last comparable run with
+any settings. The result is reported in Prefect and MLflow.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class WatchedRun:
     Attributes:
         word: the verdict, a key of `EVENTS`.
         sentence: the verdict as a sentence.
-        reasons: why the run is worse.
+        reasons: reasons why the run is worse; empty if it is not.
     """
 
     word: str
@@ -78,7 +79,7 @@ def watch_run(folder: Path, summary: Summary, options: WatchOptions) -> WatchedR
     Args:
         folder: output directory of the run.
         summary: contents of its `summary.json`.
-        options: how much worse the run may be.
+        options: the tolerated increase of the latency, and what to do if the run is worse.
     """
     run_id = summary["mlflow_run_id"]
     title = network_title(summary["network"], summary["target"], summary["tuner"])
@@ -119,14 +120,14 @@ def _report_verdict(
 ) -> WatchedRun:
     """Report the result of a comparison, and return it.
 
-    It is reported as an artifact, a tag, log lines and an event in Prefect, and as tags and a
-    metric in MLflow.
+    In Prefect, the result is reported as an artifact, a tag, log lines and an event. In MLflow, it
+    is reported as tags and a metric.
 
     Args:
         summary: contents of `summary.json`.
         watched: the result.
         page: text of the artifact, in Markdown.
-        baseline: ID of the run that was compared with, if there is one.
+        baseline: ID of the earlier run, if there is one.
         verdict: the detailed comparison, if there is one.
     """
     create_markdown_artifact(key="regression-watch", markdown=page, description=watched.word)
@@ -146,11 +147,11 @@ def _report_verdict(
 
 
 def _first_start() -> datetime:
-    """Return when the flow run started for the first time.
+    """Return the time when the flow run started for the first time.
 
-    A flow run that is retried keeps its first start, but each attempt has a run of its own in
-    MLflow. By this time, a retried run is compared with the run before its first attempt, not with
-    itself.
+    If a flow run is retried, each attempt has a run of its own in MLflow, but the flow run keeps
+    the time of its first start. Because of this time limit, a retried run is compared with a run
+    before its first attempt, and not with its own earlier attempts.
     """
     with get_client(sync_client=True) as client:
         started = client.read_flow_run(UUID(str(flow_run.id))).start_time

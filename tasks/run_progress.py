@@ -1,4 +1,4 @@
-"""Progress of a run in Prefect: a progress bar, the share of reused results, and log lines."""
+"""Progress of a run in Prefect: a progress bar, log lines, and a remark if nothing was computed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ _ALWAYS = "time_again"
 
 
 class RunProgress:
-    """Thread-safe listener that collects the events of a run for a progress bar and a remark."""
+    """Thread-safe listener that collects the events of a run for a progress bar and a remark.
+
+    The remark tells that nothing was computed, because all results were recorded before.
+    """
 
     def __init__(self) -> None:
         self._began: Counter[str] = Counter()
@@ -39,7 +42,11 @@ class RunProgress:
         self._shown: Progress | None = None
 
     def record_events(self, listen: Listener) -> Listener:
-        """Return a listener that records each event before it passes it to `listen`."""
+        """Return a listener that records each event and then passes it on.
+
+        Args:
+            listen: receives all events.
+        """
 
         def hear(event: Event) -> None:
             self._hear(event)
@@ -48,16 +55,27 @@ class RunProgress:
         return hear
 
     def show(self, trials: int) -> None:
-        """Start a progress bar of the flow run for this number of trials."""
+        """Start a progress bar of the flow run.
+
+        Args:
+            trials: number of trials at which the bar is complete.
+        """
         self._shown = Progress("trials", trials, f"of {count_text(trials, 'trial')}")
 
     def end(self) -> None:
-        """Complete the progress bar, even if fewer trials were made than allowed."""
+        """Complete the progress bar, even if the run made fewer trials than allowed."""
         if self._shown is not None:
             self._shown.end()
 
     def remark(self, summary: Summary) -> str:
-        """Return a remark if everything in a finished run was already recorded, otherwise ""."""
+        """Return a sentence for the summary if a finished run computed nothing.
+
+        Args:
+            summary: summary of the run.
+
+        Returns:
+            The sentence; "" if any stage was executed or any trial was measured.
+        """
         rows = summary["workloads"]
         trials = sum(row["trials"] for row in rows)
         done = self._began - self._reused
@@ -87,16 +105,28 @@ PROGRESS_SECONDS = 2.0
 
 
 class Progress:
-    """A Prefect progress artifact of the current flow run or task. Any thread may update it."""
+    """A Prefect progress artifact of the current flow run or task, which any thread may update.
+
+    Args:
+        key: key of the artifact.
+        of: number of items at which the bar is complete.
+        what: description of the artifact.
+    """
 
     def __init__(self, key: str, of: int, what: str) -> None:
         self.of = max(of, 1)
         made = create_progress_artifact(0.0, key=key, description=what)
-        assert isinstance(made, UUID)  # as everywhere but in asynchronous code
+        assert isinstance(made, UUID)  # it is a coroutine only in asynchronous code
         self._id, self._told, self._turn = made, time.monotonic(), threading.Lock()
 
     def show(self, done: int) -> None:
-        """Report that `done` items are finished. Updates of the server are a few seconds apart."""
+        """Report the number of finished items.
+
+        The server is updated at most every few seconds; other calls do nothing.
+
+        Args:
+            done: number of finished items.
+        """
         with self._turn:
             if time.monotonic() - self._told < PROGRESS_SECONDS:
                 return
@@ -104,7 +134,7 @@ class Progress:
         self._tell(done)
 
     def end(self) -> None:
-        """Complete the progress bar, even if fewer items were done than allowed."""
+        """Complete the progress bar, even if fewer items are finished than planned."""
         self._tell(self.of)
 
     def _tell(self, done: int) -> None:
@@ -112,7 +142,11 @@ class Progress:
 
 
 def log_events(listen: Listener) -> Listener:
-    """Return a listener that logs important events, and passes all events on."""
+    """Return a listener that logs important events to the flow run, and passes on all events.
+
+    Args:
+        listen: receives all events.
+    """
 
     def hear(event: Event) -> None:
         text = line(event)

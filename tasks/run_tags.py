@@ -1,4 +1,4 @@
-"""Parameters that identify a run in Prefect and MLflow, its tags, and tags that serialise tasks."""
+"""Parameters that identify a run in MLflow, tags of flow runs, and tags that serialise tasks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ Params = dict[str, Json]
 
 
 def tag_flow_run(params: Params) -> None:
-    """Tag the current flow run.
+    """Tag the current flow run with its network, target and tuner.
 
-    Its tasks have no tags, except on boards, because Prefect asks the server for a slot in the
-    queue of each tag.
+    The tasks of the flow run get no tags, except on boards. For each tag of a task, Prefect would
+    ask the server for a slot in that tag's queue.
+
+    Args:
+        params: parameters of the run, see `params_of`.
     """
     tags = {*flow_run.tags, *(str(params[name]) for name in ("network", "target", "tuner"))}
     with get_client(sync_client=True) as client:
@@ -41,9 +44,12 @@ def board_of(target: str) -> str:
 
 
 def take_turns(tag: str) -> None:
-    """Limit the tasks with this tag to one at a time in Prefect.
+    """Limit the number of tasks with a tag to one at a time, in all Prefect runs.
 
-    A limit that is already set for the tag stays as it is.
+    If the tag already has a limit, the limit is not changed.
+
+    Args:
+        tag: the tag, as `board_of` returns it.
     """
     with get_client(sync_client=True) as client:
         try:

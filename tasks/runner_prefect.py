@@ -1,4 +1,4 @@
-"""Runners that execute the steps of a run as cached Prefect tasks, and log to MLflow.
+"""Runners that execute the steps of a tuning run as cached Prefect tasks, and log to MLflow.
 
 `NetworkRunner` executes the steps of a network. `WorkloadRunner` executes the steps of one of its
 workloads, in a flow of its own.
@@ -64,8 +64,13 @@ MEASURING = {
 class PrefectRunner(TrackedRunner):
     """Base class of runners whose steps are Prefect tasks (`tasks.steps_prefect`).
 
-    Each task waits for the previous task, which the runner keeps in `before`, even if it does not
-    use its result, so that Prefect's graph shows an edge.
+    Each task waits for the previous task, which the runner keeps in `before`. A task waits even if
+    it does not use the result of the previous task, so that Prefect's graph shows an edge.
+
+    Args:
+        emit: receives the events.
+        own: implementations by the step that they replace.
+        system_metrics: whether to log system metrics to the MLflow run.
     """
 
     def __init__(
@@ -92,7 +97,11 @@ class PrefectRunner(TrackedRunner):
 class NetworkRunner(PrefectRunner):
     """Runner that executes the steps of a network as Prefect tasks, and logs to MLflow.
 
-    `parent` is the MLflow run of the comparison that the run belongs to, if any.
+    Args:
+        emit: receives the events.
+        progress: collects the progress of the run.
+        parent: MLflow run of the comparison that the run belongs to, if any.
+        system_metrics: whether to log system metrics to the MLflow run.
     """
 
     def __init__(
@@ -114,12 +123,15 @@ class NetworkRunner(PrefectRunner):
         self.parent = parent
         self.params: Params = {}
         self._repeats = False
-        self._imported = ""  # the key of the model's record
+        self._imported = ""  # key of the imported model
         self._found: list[object] = []  # the task that found the workloads
         self._layers: list[object] = []  # the flows of the workloads
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
-        """Execute a step, and remember the cache keys of import and extraction."""
+        """Execute a step, as a cached Prefect task if it is a stage.
+
+        The key of the imported model and the task that found the workloads are kept for later.
+        """
         value = super().__call__(step, *given)
         if step is import_model:
             self._imported = STAGES[step].key(*given).text
@@ -127,7 +139,7 @@ class NetworkRunner(PrefectRunner):
             self._found = self.before
         return value
 
-    def workload(  # type: ignore[override]  # the only flow that networks have
+    def workload(  # type: ignore[override]  # networks have no other flows
         self, flow: Callable[..., Flow[TunedWorkload]], options: TuningOptions, task: TuningTask,
         *given: Any,
     ) -> Flow[TunedWorkload]:  # fmt: skip
@@ -147,10 +159,10 @@ class NetworkRunner(PrefectRunner):
         session: Session, store: TrialStore, most_trials: int, shared: bool = False,
         limit: TimeLimit | None = None,
     ) -> Flow[TunedWorkload]:  # fmt: skip
-        """Tune a workload, with an MLflow run unless nothing is left to do.
+        """Tune a workload, and log it to an MLflow run of its own.
 
-        No MLflow run is made if the same command has finished before and the trial store has all
-        trials.
+        No MLflow run is created if the command repeats a finished run and the trial store has all
+        trials of the workload.
 
         Args:
             flow: function that returns the generator of the workload's steps.
@@ -220,7 +232,7 @@ class NetworkRunner(PrefectRunner):
             log_results.log_network_dataset(self.run_id, network.model)
             self.progress.show(options.trials * count)
 
-        # A task, because Prefect's second interface cannot show an artifact of no task.
+        # This is a task because Prefect's V2 pages can only show artifacts that belong to a task.
         opened: Any = open_run
         opened(wait_for=self.before)
         self._repeats = tracking.repeated_run(self.run_id) is not None
@@ -255,7 +267,11 @@ class NetworkRunner(PrefectRunner):
 class WorkloadRunner(PrefectRunner):
     """Runner that executes the steps of one workload as Prefect tasks.
 
-    It logs to the open MLflow run `run_id` of the workload through `log`, if there is one.
+    Args:
+        task: the workload, target and tuner.
+        emit: receives the events.
+        run_id: MLflow run of the workload; "" if nothing is logged to MLflow.
+        log: logs the curves of that MLflow run; None if nothing is logged.
     """
 
     def __init__(
@@ -280,7 +296,7 @@ class WorkloadRunner(PrefectRunner):
         self._beside: dict[str, Latency | None] = {}
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
-        """Execute a step as a Prefect task, and record the round that it belongs to."""
+        """Execute a step, as a cached Prefect task of the current round if it is a stage."""
         if step not in STAGES:
             return super().__call__(step, *given)
         if step is verify_schedule:
@@ -303,9 +319,9 @@ class WorkloadRunner(PrefectRunner):
                 self._round = session.unlearned[0].round - 1 if retrains else session.history.round
 
     def _turns(self, step: Step) -> AbstractContextManager[object]:
-        """Return a context that waits until no other task measures on the same board.
+        """Return a context manager that waits until no other task measures on the same board.
 
-        For other targets and for steps that do not measure, the context does nothing.
+        If the target is not a board or the step does not measure, the context manager does nothing.
         """
         return tags(self._board) if self._board and step in MEASURING else nullcontext()
 
@@ -350,7 +366,10 @@ class WorkloadRunner(PrefectRunner):
         log_steps.log_round(task, done, emit)
 
     def _show_recorded(self, done: Round) -> None:
-        """Show the tasks of a round that was read from the trial store, except for retraining."""
+        """Create finished task runs for a round that was read from the trial store.
+
+        Retraining is left out, because it is executed when the models are needed again.
+        """
         measured, best = done.measured, done.best
         valid = f"{count_text(len(measured), 'trial')}, {int(measured.valid.sum())} valid"
         told: dict[Step, str] = {
@@ -371,7 +390,7 @@ class WorkloadRunner(PrefectRunner):
         self, options: TuningOptions, task: TuningTask, tuned: TunedWorkload, session: Session,
         emit: Listener,
     ) -> None:  # fmt: skip
-        if self._log is None:  # a command that is repeated: its first run has the artifacts
+        if self._log is None:  # a repeated command, whose first run has the artifacts
             for history in session.unlearned:
                 self._show_known(round_steps.retrain_models, history.round - 1, "not needed")
         else:
@@ -400,9 +419,10 @@ class WorkloadRunner(PrefectRunner):
 def _measure_leaders(
     layer: str, task: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
 ) -> list[ValidationMeasurement]:
-    """Measure a block of the final choice, or its report (`tuning.final_validation`).
+    """Measure a block of the final validation of a workload's best schedules.
 
-    The result is stored only in the trial store.
+    `tuning.final_validation` explains the validation. Prefect does not store the result; the trial
+    store does.
     """
     return measure_leaders(task, block, contenders, turns)
 
@@ -410,7 +430,7 @@ def _measure_leaders(
 def _is_recorded(
     options: TuningOptions, task: TuningTask, store: TrialStore, emit: Listener
 ) -> bool:
-    """Return whether the trial store has all trials of the run whose results the folder holds.
+    """Return whether the trial store has all trials that the results in the output directory list.
 
     Raises:
         RunInUse: another command works on the output directory.

@@ -1,4 +1,4 @@
-"""Table of the tracked runs of a workspace from MLflow, one row per run of a network.
+"""Builds a table of a workspace's tracked runs from MLflow, with one row per run of a network.
 
 The module also defines the tags by which runs are found and compared.
 """
@@ -30,11 +30,15 @@ _NO_SETTING = (*_QUESTION, "target_fingerprint")
 def comparison_tags(params: Mapping[str, Json]) -> dict[str, str]:
     """Return the tags by which comparable runs are found.
 
-    The code that lowers and measures may differ between comparable runs, since its effect is what
-    the comparison should show.
+    The version of the code that lowers and measures is not part of the tags, because a comparison
+    is meant to show the effect of changes in that code.
 
     Args:
         params: parameters of the run of a network.
+
+    Returns:
+        Two digests: one of what is tuned, such as the network and the target, and one of the
+            settings.
     """
     question = {name: params.get(name, "") for name in _QUESTION}
     settings = {name: value for name, value in params.items() if name not in _NO_SETTING}
@@ -62,10 +66,17 @@ _PAGE = 1000
 
 
 def runs_table(workspace: Workspace) -> pd.DataFrame:
-    """Return all tracked runs of networks, latest first, with the columns `COLUMNS`.
+    """Return all tracked runs of networks in a workspace.
 
-    The table is empty for a workspace without runs. Missing figures are NaN. The runs are read from
-    the server in `MLFLOW_TRACKING_URI`, or else from the workspace's own database.
+    The runs are read from the server in `MLFLOW_TRACKING_URI`, or else from the workspace's own
+    database.
+
+    Args:
+        workspace: the workspace.
+
+    Returns:
+        One row per run with the columns `COLUMNS`, latest first. Missing figures are NaN. The table
+        is empty for a workspace without runs.
 
     Raises:
         MlflowException: the server does not answer.
@@ -76,7 +87,14 @@ def runs_table(workspace: Workspace) -> pd.DataFrame:
 
 
 def tracking_client(workspace: Workspace) -> MlflowClient | None:
-    """Return a client for the runs of a workspace; None if there is no database yet."""
+    """Return an MLflow client for the runs of a workspace.
+
+    Args:
+        workspace: the workspace.
+
+    Returns:
+        The client; None if the workspace has no database yet and no other server is configured.
+    """
     named = os.environ.get("MLFLOW_TRACKING_URI", "")
     if not workspace.mlflow_database.is_file() and named in ("", workspace.mlflow_address):
         return None
@@ -88,7 +106,7 @@ def network_runs(client: MlflowClient, also: str = "") -> list[Run]:
 
     Args:
         client: MLflow client.
-        also: further condition in MLflow's filter syntax, or "".
+        also: additional condition in MLflow's filter syntax, or "".
 
     Raises:
         MlflowException: the server fails.
@@ -99,10 +117,10 @@ def network_runs(client: MlflowClient, also: str = "") -> list[Run]:
     runs: list[Run] = []
     token: str | None = None
     while True:
-        with collecting_later():  # SQLAlchemy makes sixty objects a run
+        with collecting_later():  # SQLAlchemy creates about sixty objects per run
             page = client.search_runs(
                 [experiment.experiment_id],
-                # neither the workloads' runs, many more, nor those of co-design or of training
+                # Runs of workloads, of co-design and of training do not have this tag.
                 filter_string=f"tags.`{QUESTION_TAG}` LIKE '%'" + (also and f" AND {also}"),
                 order_by=["attributes.start_time DESC"], max_results=_PAGE, page_token=token,
             )  # fmt: skip
@@ -113,9 +131,14 @@ def network_runs(client: MlflowClient, also: str = "") -> list[Run]:
 
 
 def delete_network_run(client: MlflowClient, run_id: str) -> None:
-    """Delete the run of a network in MLflow, with the runs of its workloads.
+    """Delete the MLflow run of a network and the runs of its workloads.
 
-    MLflow keeps a deleted run until `mlflow gc`, and its pages can restore it until then.
+    MLflow keeps deleted runs until `mlflow gc` is called. Until then, its web pages can restore
+    them.
+
+    Args:
+        client: MLflow client.
+        run_id: run of the network.
 
     Raises:
         MlflowException: the server fails, or the run does not exist.
@@ -129,7 +152,7 @@ def delete_network_run(client: MlflowClient, run_id: str) -> None:
 
 
 def row_of(run: Run) -> Mapping[str, object]:
-    """Return a run as a row of `runs_table`."""
+    """Convert an MLflow run of a network to a row of `runs_table`, by column name."""
     begun, ended = run.info.start_time, run.info.end_time
     params = {name: kind(run.data.params.get(name, 0)) for name, kind in PARAMS.items()}
     return {
@@ -144,10 +167,10 @@ def row_of(run: Run) -> Mapping[str, object]:
 
 
 def _figures(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics of `METRICS`, NaN where one is not known.
+    """Return the metrics in `METRICS`; NaN for metrics that are unknown.
 
-    Up to version 0.2, the rule was called `baseline`, and `gain` was over the fallback in some
-    runs. The gains are therefore computed from the latencies.
+    Up to version 0.2, the metrics of the rule were called `baseline…`, and in some runs `gain` was
+    the gain over the fallback. The gains are therefore computed again from the latencies.
     """
     figures = {
         name: metrics.get(name, metrics.get(name.replace("rule", "baseline"), math.nan))

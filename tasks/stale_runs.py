@@ -1,6 +1,6 @@
-"""Marks runs as crashed whose process was killed or whose end was not recorded.
+"""Marks runs as crashed if their process was killed or if their end was not recorded.
 
-The next run on the same output directory does this.
+This is done by the next run on the same output directory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MESSAGE = (
 
 
 class OutputOptions(Protocol):
-    """Options of a run that has an output directory. The class is a pydantic model."""
+    """Options of a run that has an output directory, as a pydantic model."""
 
     __pydantic_fields__: ClassVar[dict[str, FieldInfo]]
 
@@ -51,10 +51,10 @@ class OutputOptions(Protocol):
 
     @classmethod
     def model_validate(cls, obj: Any) -> Self:
-        """Return the options that a flow run was given.
+        """Convert the parameters of a flow run to options.
 
         Raises:
-            ValueError: they are invalid.
+            ValueError: the parameters are invalid.
         """
         ...
 
@@ -62,7 +62,7 @@ class OutputOptions(Protocol):
 def retire_dead_runs(options: OutputOptions, current: str) -> int:
     """Mark all unfinished runs and tasks on an output directory as crashed, except the current run.
 
-    The caller owns the output directory, so no other run on it can still be alive.
+    The caller has the lock of the output directory, so no other run on it can still be alive.
 
     Args:
         options: options of the current run.
@@ -92,10 +92,10 @@ def retire_dead_runs(options: OutputOptions, current: str) -> int:
 def _unfinished_tasks(
     client: SyncPrefectClient, options: OutputOptions, current: str
 ) -> list[UUID]:
-    """Return the unfinished tasks of all runs on the output directory.
+    """Return the IDs of unfinished tasks of all other runs on the output directory.
 
-    The run of such a task may have finished successfully: tasks report their end through a queue of
-    the server, which a full disk or a killed server can lose.
+    The run of such a task may have finished successfully. Tasks report their end through a queue of
+    the server, and reports are lost if the disk is full or the server is killed.
     """
     state = TaskRunFilterState(type=TaskRunFilterStateType(any_=UNFINISHED))
     tasks = client.read_task_runs(task_run_filter=TaskRunFilter(state=state))
@@ -111,12 +111,15 @@ def _unfinished_tasks(
 
 
 def _same_flow_filter() -> FlowFilter:
-    """Return a filter for runs of the current flow and of the workload flows below it."""
+    """Return a filter for runs of the current flow and of the workload flows within it."""
     return FlowFilter(name=FlowFilterName(any_=[str(flow_run.flow_name), WORKLOAD_FLOW]))
 
 
 def _about_to_start(run: FlowRun) -> bool:
-    """Return whether a run waits for its process. Runs of deployments do; subflows do not."""
+    """Return whether a run waits for its process.
+
+    Only runs of deployments wait for a process. A subflow that is pending does not.
+    """
     pending = run.state_type == StateType.PENDING
     return pending and run.parent_task_run_id is None
 
@@ -130,7 +133,8 @@ def _crashed_state() -> State[Any]:
 
 
 def _same_folder(parameters: dict[str, Any], options: OutputOptions) -> bool:
-    given = parameters.get("options", parameters)  # of a workload's flow, and of earlier versions
+    # The flow of a workload has a parameter `options`, and so had all flows of earlier versions.
+    given = parameters.get("options", parameters)
     known = type(options).__pydantic_fields__
     try:
         theirs = type(options).model_validate({k: v for k, v in given.items() if k in known})
@@ -143,7 +147,11 @@ PAGE = 200
 
 
 def ended_before(seconds: float) -> list[UUID]:
-    """Return the IDs of flow runs and subflows that ended before a Unix time."""
+    """Return the IDs of all flow runs, including subflows, that ended before a point in time.
+
+    Args:
+        seconds: Unix time in seconds.
+    """
     ended = FlowRunFilterEndTime.model_validate(
         {"before_": datetime.fromtimestamp(seconds, UTC), "is_null_": False}
     )
@@ -160,7 +168,11 @@ def ended_before(seconds: float) -> list[UUID]:
 
 
 def delete_runs(runs: list[UUID]) -> None:
-    """Delete the records of these runs and of their tasks."""
+    """Delete the records of flow runs and of their tasks from Prefect's database.
+
+    Args:
+        runs: IDs of the flow runs.
+    """
     with get_client(sync_client=True) as client:
         for run in runs:
             client.delete_flow_run(run)

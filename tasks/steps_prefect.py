@@ -1,9 +1,12 @@
-"""Defines the steps of a run whose results Prefect stores: their keys, names and log lines.
+"""Defines the stages of a tuning run: the steps whose results Prefect stores.
 
-Such a step is called a stage. The steps themselves are in `search.round_steps`, `tuning.network`
-and `tuning.verification`. The runners of `tasks.runner_prefect` look up stages here. Each stage may
-run in another process than the one before, since its arguments are its complete input. The log line
-depends only on the result, so a cached step logs the same line.
+For each stage, the module defines the key of its result, the name of its task runs, and the line
+that it logs. The steps themselves are in `search.round_steps`, `tuning.network` and
+`tuning.verification`. The runners in `tasks.runner_prefect` look up stages here.
+
+The arguments of a stage are its complete input, so each stage may run in a different process than
+the previous one. The log line depends only on the result and the arguments, so a cached stage logs
+the same line.
 """
 
 from __future__ import annotations
@@ -105,7 +108,7 @@ def _filter_key(task: TuningTask, session: Session, candidates: Candidates, n: i
 
 def _lower_key(task: TuningTask, session: Session, kept: Candidates, n: int) -> Key:
     inputs = _session_inputs(task, session, n) | {"kept": digest_of(kept)}
-    if task.cluster:  # the workers have the programs
+    if task.cluster:  # the batch has no programs, because they stay on the workers
         inputs["programs"] = "elsewhere"
     return Key("lower_and_choose", 4, task.target.fingerprint, inputs)
 
@@ -129,7 +132,7 @@ def _model_line(found: Model, *_: object) -> str:
 
 
 def _extracted_line(found: Extracted, *_: object) -> str:
-    """Return a line about the workloads and their share of the work.
+    """Return a log line about the workloads and their share of the network's multiply-accumulates.
 
     Example: `12 workloads, 99.9 % of the network's 1,814,073,344 multiply-accumulates`.
     """
@@ -163,7 +166,10 @@ def _generated_line(candidates: Candidates, *_: object) -> str:
 
 
 def _filtered_line(kept: Candidates, task: TuningTask, session: Session, *_: object) -> str:
-    """Return a line such as `kept 64 candidates, vetoed 12 with a chance of valid below 0.31`."""
+    """Return a log line about the candidates that were kept, and those that Model V rejected.
+
+    Example: `kept 64 candidates, vetoed 12 with a probability of being valid below 0.31`.
+    """
     text = f"kept {_count(len(kept), 'candidate')}, vetoed {integer_text(kept.vetoed)}"
     if not kept.vetoed:
         return text
@@ -172,7 +178,10 @@ def _filtered_line(kept: Candidates, task: TuningTask, session: Session, *_: obj
 
 
 def _lowered_line(batch: Batch, *_: object) -> str:
-    """Return a line such as `lowered 64 configs, chose 16; 7 failed to compile: 5 × …, 2 × …`."""
+    """Return a log line about the configs that were lowered and the causes of failures.
+
+    Example: `lowered 64 configs, chose 16; 7 failed to compile: 5 × …, 2 × …`.
+    """
     chosen = len(batch.rows)
     text = (
         f"lowered {_count(batch.unmeasured_count + chosen, 'config')}, chose {integer_text(chosen)}"
@@ -181,7 +190,7 @@ def _lowered_line(batch: Batch, *_: object) -> str:
 
 
 def _simulated_line(measured: Measurements, *_: object) -> str:
-    """Return a line about the trials and the causes of failures.
+    """Return a log line about the trials of a batch and the causes of failures.
 
     Example: `16 trials, 14 valid; 2 failed: 2 × input tiles exceed the scratchpad`.
     """
@@ -209,18 +218,21 @@ def round_line(done: Round) -> str:
 
 
 def latency_text(latency: Latency) -> str:
-    """Return a latency as text: `1,124 cycles`, or `0.850 ms` if no cycles are counted."""
+    """Format a latency: `1,124 cycles`, or `0.850 ms` if the target does not count cycles."""
     if latency.cycles > 0:
         return f"{integer_text(latency.cycles)} cycles"
     return f"{milliseconds(latency.seconds)} ms"
 
 
 def _failure_text(reasons: Iterable[str], how: str) -> str:
-    """Count failure reasons, and return them as text with the most frequent reason first.
+    """Count the reasons of failures, and return them as text with the most frequent reason first.
 
     Args:
         reasons: reason of each config; "" is ignored.
-        how: words that introduce the text, such as "failed to compile".
+        how: words that introduce the reasons, such as "failed to compile".
+
+    Returns:
+        The text, which begins with a semicolon; "" if there are no failures.
     """
     counts = Counter(reason for reason in reasons if reason)
     if not counts:

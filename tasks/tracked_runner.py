@@ -22,18 +22,18 @@ def as_task(work: Step, run_name: RunName, body: Step | None = None) -> Step:
     """Make a Prefect task that executes a step.
 
     Args:
-        work: the step, whose name the task gets.
-        run_name: names the runs of the task from the arguments of the step.
+        work: the step. The task gets its name.
+        run_name: name of the task's runs: a template, or a function of the arguments by name.
         body: function to call instead of `work`, with the same arguments; None to call `work`.
     """
     return wraps(work)(step(run_name, work.__name__)(body or work))
 
 
 class TrackedRunner(LocalRunner):
-    """Runner that replaces some steps by implementations of its own, such as Prefect tasks.
+    """Runner that replaces some steps by its own implementations, such as Prefect tasks.
 
-    Use it as a context manager, which ends the MLflow run `run_id`, if one was opened, as finished,
-    failed or stopped by the user.
+    Use it as a context manager. If an MLflow run was opened (`run_id`), it ends with the context,
+    as finished, failed or stopped by the user.
 
     Args:
         emit: receives the events.
@@ -51,9 +51,9 @@ class TrackedRunner(LocalRunner):
         self._monitor: SystemMetricsMonitor | None = None
 
     def belong_to(self, run_id: str) -> None:
-        """Set the MLflow run that this runner logs to and ends.
+        """Set the MLflow run to which this runner logs, and which it ends.
 
-        System metrics are logged to it from now on, if they were requested.
+        If system metrics were requested, they are logged to that run from now on.
 
         Args:
             run_id: ID of the MLflow run.
@@ -71,13 +71,19 @@ class TrackedRunner(LocalRunner):
             tracking.close_run(self.run_id, tracking.ended_by(error))
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
-        """Announce a step and execute it, by this runner's own implementation if it has one."""
+        """Report that a step begins, and execute it.
+
+        If the runner has its own implementation of the step, that implementation is executed.
+        """
         self.announce(step)
         perform: Callable[..., T] = self.own.get(step, step)
         return perform(*given)
 
     def call(self, step: Callable[..., T], *given: Any) -> T:
-        """Execute a step without announcing it, by this runner's own implementation if any."""
+        """Execute a step without reporting it.
+
+        If the runner has its own implementation of the step, that implementation is executed.
+        """
         done: T = super().call(self.own.get(step, step), *given)
         return done
 

@@ -1,9 +1,9 @@
-"""Records runs in MLflow, through its client with explicit run IDs.
+"""Records runs in MLflow, through MLflow's client with explicit run IDs.
 
-There is one run per network, with one child run per workload. A tag identifies what a run is about.
-A command that was killed therefore resumes its run instead of starting a second one, and logs only
-the missing steps. A command that is repeated after it finished gets a new run, which refers to the
-first one.
+There is one run per network, with one child run per workload. Each run has a tag with its key, a
+digest of what it tunes and how. If a command was killed and is called again, it finds its run by
+the key, resumes it, and logs only the missing steps. If a command is repeated after it finished, it
+gets a new run, which refers to the first one.
 """
 
 from __future__ import annotations
@@ -58,21 +58,25 @@ STEP_METRIC = "trials"
 """Metric that is logged at every step and numbers the steps, so that runs with different batch
 sizes are comparable."""
 KEPT_SECONDS = 1.0
-_DIGEST = 12  # characters of one that MLflow shows; the profile has all
-FULL_BATCH = 500  # metrics; MLflow takes a thousand at a time
+_DIGEST = 12  # number of characters of a dataset's digest that MLflow shows
+FULL_BATCH = 500  # number of collected metrics that is logged at once; MLflow's limit is 1000
 
 
 class TrackingError(TilewrightError):
-    """A setting of MLflow cannot be read."""
+    """Raised if a setting of MLflow cannot be read."""
 
 
 def connect() -> None:
-    """Open the tracking store in advance, since this takes a second."""
+    """Open MLflow's tracking store in advance, because this takes a second."""
     _client()
 
 
 def run_key(about: Mapping[str, Json]) -> str:
-    """Return the tag that identifies a run: a digest of what it is about."""
+    """Return the key of a run: a digest of the values that identify it.
+
+    Args:
+        about: the values by name, such as the network, the target and the options.
+    """
     return digest(canonical(dict(about)))[:24]
 
 
@@ -86,18 +90,21 @@ def open_run(
     reopen: bool = False,
     fresh: bool = False,
 ) -> str:
-    """Resume the unfinished run with this key, or create a new one, and return its ID.
+    """Resume the unfinished run with the given key, or create a new run.
 
-    The tags of a resumed run are updated; its parameters are written only once.
+    The tags of a resumed run are updated. Parameters are only written when a run is created.
 
     Args:
         name: name of the run.
-        key: digest of what the run is about, as `run_key` returns it.
+        key: digest that identifies the run, as `run_key` returns it.
         params: parameters of the run.
         tags: tags of the run.
-        parent: parent run, if any. A run with a parent is resumed even if it had finished.
-        reopen: whether to resume the run even if it had finished.
-        fresh: whether to always create a new run.
+        parent: parent run, if any. A run with a parent is resumed even if it has finished.
+        reopen: whether to resume the run even if it has finished.
+        fresh: whether to create a new run in any case.
+
+    Returns:
+        The ID of the run.
     """
     client = _client()
     held = None if fresh else _latest(key)
@@ -119,7 +126,7 @@ def _create(
 
     Args:
         name: name of the run.
-        key: digest of what the run is about.
+        key: digest that identifies the run.
         params: parameters of the run.
         parent: parent run, if any.
         held: finished run of the same command, to which the new run refers, if there is one.
@@ -135,18 +142,30 @@ def _create(
 
 
 def repeated_run(run_id: str) -> str | None:
-    """Return the first run of the command that this run repeats; None if it is the first itself."""
+    """Return the ID of the first run of the command that a run repeats.
+
+    Args:
+        run_id: ID of the run.
+
+    Returns:
+        The ID of the first run; None if this run is the first one.
+    """
     result = _client().get_run(run_id).data.tags.get(REPEATS_TAG)
     return None if result is None else str(result)
 
 
 def describe_run(run_id: str, note: str) -> None:
-    """Write the description that MLflow shows for a run, in Markdown."""
+    """Set the description that MLflow shows for a run.
+
+    Args:
+        run_id: ID of the run.
+        note: the description in Markdown.
+    """
     _client().set_tag(run_id, MLFLOW_RUN_NOTE, note)
 
 
 def note_of(run_id: str) -> str:
-    """Return the description that `describe_run` wrote."""
+    """Return the description of a run; "" if it has none."""
     return str(_client().get_run(run_id).data.tags.get(MLFLOW_RUN_NOTE, ""))
 
 
@@ -156,18 +175,26 @@ def tags_of(run_id: str) -> dict[str, str]:
 
 
 def tag_run(run_id: str, tags: Mapping[str, str]) -> None:
-    """Add tags to a run, or change them."""
+    """Add tags to a run, or change their values.
+
+    Args:
+        run_id: ID of the run.
+        tags: values of the tags by name.
+    """
     _client().log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
 
 
 def last_like(before: datetime, like: Mapping[str, str], rather: Mapping[str, str]) -> str | None:
-    """Return the ID of the last comparable run that finished successfully, or None.
+    """Return the ID of the last run with certain tags that finished successfully.
 
     Args:
         before: time before which the run must have ended.
         like: tags that the run must have. Their values are digests, so they need no escaping.
-        rather: further tags: a run that also has these tags is preferred to later runs without
+        rather: further tags. A run that also has these tags is preferred to later runs without
             them.
+
+    Returns:
+        The ID; None if there is no such run.
     """
     ended = f"attributes.end_time < {int(before.timestamp() * 1000)}"
     for wanted in (dict(like) | dict(rather), like):
@@ -184,7 +211,7 @@ def last_like(before: datetime, like: Mapping[str, str], rather: Mapping[str, st
 
 
 def _latest(key: str) -> Run | None:
-    """Return the latest unfinished or failed run with this key, or else the latest run."""
+    """Return the latest unfinished or failed run with a key, or else the latest run with it."""
     runs = _client().search_runs(
         [_experiment()],
         filter_string=f"tags.`{KEY_TAG}` = '{key}'",
@@ -195,31 +222,44 @@ def _latest(key: str) -> Run | None:
 
 
 def close_run(run_id: str, status: str = "FINISHED") -> None:
-    """End an MLflow run with a status, as `ended_by` returns it."""
+    """End an MLflow run.
+
+    Args:
+        run_id: ID of the run.
+        status: its final status, as `ended_by` returns it.
+    """
     client = _client()
     begun = client.get_run(run_id).info.start_time
-    # a clock may have been set back meanwhile: no run ends before it began
+    # The clock may have been set back meanwhile, but no run may end before it began.
     ended = max(int(time.time() * 1000), begun)
     client.set_terminated(run_id, status=status, end_time=ended)
 
 
 def ended_by(error: BaseException | None) -> str:
-    """Return the status of a run that ended with `error`: finished, failed, or killed by a user."""
+    """Return the MLflow status of a run that ended with an error or successfully.
+
+    Args:
+        error: the exception that ended the run; None if it was successful.
+
+    Returns:
+        `FINISHED` without an error, `KILLED` if the user stopped the run, otherwise `FAILED`.
+    """
     if error is None:
         return "FINISHED"
     return "FAILED" if isinstance(error, Exception) else "KILLED"
 
 
 class StepLog:
-    """Logs metrics of one MLflow run by step. Steps that the run already has are not logged again.
+    """Context manager that logs metrics of one MLflow run by step.
 
-    A call costs MLflow about the same whatever its size, so steps are collected for up to a second.
-    Leaving the context logs the steps that are still collected.
+    Steps that the run already has are not logged again. A call of MLflow costs about the same
+    whatever its size, so steps are collected for up to a second. At the end of the context, the
+    steps that are still collected are logged.
 
     Args:
         run_id: ID of the run.
-        every: metric that every step has. A killed run that resumes finds by it which steps are
-            missing.
+        every: name of a metric that every step has. A resumed run reads this metric to find the
+            steps that are missing.
     """
 
     def __init__(self, run_id: str, every: str = STEP_METRIC) -> None:
@@ -236,7 +276,12 @@ class StepLog:
         self.flush()
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Log one step, with a short delay. Values that are not finite are left out."""
+        """Log one step, with a short delay.
+
+        Args:
+            step: number of the step.
+            values: values by metric name. Values that are not finite are left out.
+        """
         if step < self._next:
             return
         now = int(time.time() * 1000)
@@ -258,9 +303,13 @@ class StepLog:
 
 
 def log_results(run_id: str, values: Mapping[str, float]) -> None:
-    """Log final figures without a history.
+    """Log final figures, which have no curve over the steps of a run.
 
     Metrics that the run already has are not logged again.
+
+    Args:
+        run_id: ID of the run.
+        values: values by metric name. Values that are not finite are left out.
     """
     now = int(time.time() * 1000)
     known = _client().get_run(run_id).data.metrics
@@ -273,12 +322,24 @@ def log_results(run_id: str, values: Mapping[str, float]) -> None:
 
 
 def log_file(run_id: str, path: Path, folder: str | None = None) -> None:
-    """Log a file as an artifact of the run, in a folder of its artifacts."""
+    """Log a file as an artifact of a run.
+
+    Args:
+        run_id: ID of the run.
+        path: the file.
+        folder: folder within the run's artifacts; None for the root folder.
+    """
     _client().log_artifact(run_id, str(path), folder)
 
 
 def log_dataset(run_id: str, dataset: Dataset, context: str) -> None:
-    """Log a dataset that a run used. `context` is the purpose, such as `training`."""
+    """Log a dataset that a run used.
+
+    Args:
+        run_id: ID of the run.
+        dataset: the dataset.
+        context: purpose of the dataset, such as `training`.
+    """
     about = InputTag(MLFLOW_DATASET_CONTEXT, context)
     _client().log_inputs(run_id, [DatasetInput(dataset, [about])])
 
@@ -340,20 +401,25 @@ def log_model_error(run_id: str, model_id: str, dataset: Dataset, name: str, err
 
 
 def link_models(run_id: str, models: Sequence[str]) -> None:
-    """Log which models the results of a run are based on."""
+    """Log the models on which the results of a run are based.
+
+    Args:
+        run_id: ID of the run.
+        models: IDs of the logged models.
+    """
     if models:
         _client().log_inputs(run_id, models=[LoggedModelInput(model) for model in models])
 
 
 def models_below(run_id: str) -> list[str]:
-    """Return the IDs of the models that were logged with the children of a run."""
+    """Return the IDs of the models that were logged with the child runs of a run."""
     below = f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{run_id}'"
     runs = _client().search_runs([_experiment()], filter_string=below)
     return [output.model_id for run in runs if run.outputs for output in run.outputs.model_outputs]
 
 
 def finished_below(run_id: str) -> dict[str, str]:
-    """Return the IDs of the finished children of a run, by their keys."""
+    """Return the IDs of the finished child runs of a run, by their keys (see `run_key`)."""
     asked = f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{run_id}' and attributes.status = 'FINISHED'"
     result, token = dict[str, str](), None
     while True:
@@ -369,18 +435,19 @@ def _source(uri: str) -> str:
 
 
 def start_monitor(run_id: str, requested: bool) -> SystemMetricsMonitor | None:
-    """Start to log the use of processor, memory, disk and network to a run, every ten seconds.
+    """Start to log the usage of processor, memory, disk and network to a run, every ten seconds.
 
-    MLflow's pages open on system metrics if a run has any, so they are logged on request only.
+    If a run has system metrics, MLflow shows them first when it opens the run. They are therefore
+    logged on request only.
 
     Args:
         run_id: the run that gets the metrics.
         requested: whether the user requested system metrics. If not, MLflow's own setting
-            `MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING` is read.
+            `MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING` decides.
 
     Returns:
-        The running monitor, which logs until its `finish` is called, or None if they were not
-        requested.
+        The running monitor, which logs until its method `finish` is called; None if system metrics
+        were not requested.
 
     Raises:
         TrackingError: MLflow's setting is not a boolean.
@@ -399,6 +466,14 @@ def start_monitor(run_id: str, requested: bool) -> SystemMetricsMonitor | None:
 def fetch_file(run_id: str, name: str, folder: Path) -> Path:
     """Download an artifact of a run into a folder.
 
+    Args:
+        run_id: ID of the run.
+        name: path of the artifact within the run's artifacts.
+        folder: the folder.
+
+    Returns:
+        Path of the downloaded file.
+
     Raises:
         MlflowException: the artifact cannot be read.
         OSError: the file cannot be written.
@@ -407,26 +482,26 @@ def fetch_file(run_id: str, name: str, folder: Path) -> Path:
 
 
 def client() -> MlflowClient:
-    """Return the shared MLflow client."""
+    """Return the MLflow client that this process shares."""
     return _client()
 
 
 def experiment_id() -> str:
-    """Return the ID of the workspace's experiment, which is created if necessary."""
+    """Return the ID of the workspace's experiment, which is created if it does not exist."""
     return _experiment()
 
 
 def run_url(run_id: str) -> str:
-    """Return the address of a run's page."""
+    """Return the address of a run's page in MLflow."""
     return mlflow_run_url(_experiment(), run_id)
 
 
 @lru_cache(maxsize=1)
 def git_commit() -> str | None:
-    """Return the Git commit of this code, if it runs from a checkout."""
+    """Return the Git commit of this code; None if the code does not run from a Git checkout."""
     folder = Path(__file__).resolve().parents[1]
     if not (folder / ".git").exists():
-        return None  # a repository further up is another's, and so are its settings
+        return None  # a repository in a folder above belongs to another project
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), "rev-parse", "HEAD"],
@@ -465,7 +540,13 @@ def _experiment() -> str:
 
 
 def set_experiment_tag(client: MlflowClient, experiment_id: str, name: str, value: str) -> None:
-    """Set a tag of an experiment, which other commands may set at the same moment.
+    """Set a tag of an experiment, even if another command sets the same tag at the same moment.
+
+    Args:
+        client: MLflow client.
+        experiment_id: ID of the experiment.
+        name: name of the tag.
+        value: value of the tag.
 
     Raises:
         MlflowException: the tag cannot be set.
@@ -473,8 +554,8 @@ def set_experiment_tag(client: MlflowClient, experiment_id: str, name: str, valu
     try:
         client.set_experiment_tag(experiment_id, name, value)
     except MlflowException:
-        # MLflow looks for the tag before it inserts it: of two commands that do so at the same
-        # moment, the second one violates the constraint that a tag exists once.
+        # MLflow looks for the tag before it inserts it. If two commands do so at the same moment,
+        # the second one violates the constraint that a tag exists only once.
         if client.get_experiment(experiment_id).tags.get(name) != value:
             raise
 
@@ -491,7 +572,7 @@ def _make_experiment() -> Experiment:
     folder = current_workspace().mlflow_artifacts.as_uri() if local else None
     try:
         client.create_experiment(EXPERIMENT, artifact_location=folder, tags=PAGE_KIND)
-    except Exception:  # in a way of each store: another command made it meanwhile
+    except Exception:  # another command may have created it; each store raises its own error
         if client.get_experiment_by_name(EXPERIMENT) is None:
             raise
     made = client.get_experiment_by_name(EXPERIMENT)
@@ -500,10 +581,11 @@ def _make_experiment() -> Experiment:
 
 
 def _retire(key: str) -> None:
-    """Remove the key from older runs with this key, and end those that are marked as running.
+    """Remove a key from all runs that have it, and end those that are marked as running.
 
-    This is for a run that starts over, so that later commands resume the new run. The older runs
-    keep their data. Runs that were killed, and their children, are still marked as running.
+    A command that starts over with a new run calls this function, so that later commands resume the
+    new run. The older runs keep their data. Runs that were killed, and their child runs, are still
+    marked as running before this.
     """
     while (old := _latest(key)) is not None:
         _client().set_tag(old.info.run_id, KEY_TAG, f"{key} (superseded)")

@@ -1,11 +1,13 @@
-"""Trains a transfer model with Prefect tasks, and records it in MLflow.
+"""Trains a transfer model with Prefect tasks, and registers it in MLflow.
 
-The MLflow run has parameters, figures and files, and the model becomes a version of a registered
-model, `tilewright.transfer.<kind>`. The alias `newest` marks the latest version. The alias
-`champion` marks the version with the best ranking accuracy among those evaluated on the same rows.
-A version that was evaluated on other rows replaces the champion only if it has learned from more
-rows. A fine-tuned version never becomes champion, since it may be better only on some hardware. The
-files are the model's own folder (`models.transfer.files`). No pickle is involved.
+The MLflow run of a training has parameters, figures and files. The model becomes a version of the
+registered model `tilewright.transfer.<kind>`. It is stored as the model's own folder
+(`models.transfer.files`). No pickle is involved.
+
+The alias `newest` marks the latest version. The alias `champion` marks the version with the best
+ranking accuracy among those that were evaluated on the same rows. A version that was evaluated on
+other rows replaces the champion only if it has learned from more rows. A fine-tuned version never
+becomes champion, because it may be better only on some hardware.
 """
 
 from __future__ import annotations
@@ -67,7 +69,11 @@ class Registered:
 
 
 class TrainingRunner(TrackedRunner):
-    """Performs the steps of training as tasks. `registered` is the registered model at the end."""
+    """Runner that executes the steps of training a transfer model as Prefect tasks.
+
+    Attributes:
+        registered: the registered version of the model; None until the last step.
+    """
 
     def __init__(self, emit: Listener) -> None:
         names: dict[Step, str] = {
@@ -109,7 +115,13 @@ def _register_model(
 def say_trained(
     options: TrainingOptions, metrics: Mapping[str, Json], registered: Registered
 ) -> None:
-    """Create a Prefect artifact that reports the model's accuracy and location."""
+    """Create a Prefect artifact that reports the model's accuracy and location.
+
+    Args:
+        options: options of the training.
+        metrics: figures of the model.
+        registered: the registered version.
+    """
     figures = {k: v for k, v in sorted(_numbers(metrics).items()) if not k.startswith("visible_")}
     title = f"{options.kind}, {options.split}"
     note = paragraphs(
@@ -141,7 +153,7 @@ def _open(options: TrainingOptions, metrics: Mapping[str, Json]) -> str:
 
 
 def _start(metrics: Mapping[str, Json]) -> dict[str, str]:
-    """Return the tag of a fine-tuned model that names its original model."""
+    """Return a tag that names the original model of a fine-tuned model; empty for other models."""
     result = metrics.get(START)
     return {"start_model": str(result)} if result else {}
 
@@ -205,8 +217,9 @@ def _log_model_folder(client: MlflowClient, folder: Path, name: str, run_id: str
 def _is_best(client: MlflowClient, name: str, tags: Mapping[str, str]) -> bool:
     """Return whether a version should become champion.
 
-    It should if there is no champion, if it is at least as accurate on the same rows, or if the
-    champion was evaluated on other rows and learned from fewer rows.
+    It should in three cases: there is no champion, the version is at least as accurate as the
+    champion on the same rows, or the champion was evaluated on other rows and has learned from
+    fewer rows.
 
     Args:
         client: MLflow client.
@@ -221,6 +234,6 @@ def _is_best(client: MlflowClient, name: str, tags: Mapping[str, str]) -> bool:
     by = _SCORE if same else _ROWS
     try:
         mine, its = float(tags[by]), float(champion.tags[by])
-    except (KeyError, ValueError):  # of an earlier version, or changed by hand
+    except (KeyError, ValueError):  # tags of an earlier version, or changed by hand
         return True
     return mine >= its if same else mine > its

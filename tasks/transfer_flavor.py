@@ -1,6 +1,6 @@
-"""MLflow loader of transfer models, from their own folder.
+"""MLflow loader of transfer models, which are stored as folders of their own format.
 
-MLflow calls `_load_pyfunc` of the loader module that a model names. No pickle is involved.
+MLflow calls `_load_pyfunc` of the loader module that a logged model names. No pickle is involved.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tilewright.targets.features import Features
 
 
 class TransferPredictor:
-    """A transfer model with MLflow's prediction interface."""
+    """A transfer model with the prediction interface of MLflow's `pyfunc` models."""
 
     def __init__(self, model: Transferred) -> None:
         self.model = model
@@ -24,7 +24,16 @@ class TransferPredictor:
     def predict(
         self, model_input: pd.DataFrame, params: dict[str, object] | None = None
     ) -> pd.DataFrame:
-        """Return the fields of `Transferred.predict` for each row, as columns."""
+        """Predict each row of a data frame with the transfer model.
+
+        Args:
+            model_input: features, one column per feature name.
+            params: ignored; MLflow's interface requires the parameter.
+
+        Returns:
+            The columns `log_latency`, `spread` and `chance` of `Transferred.predict`, one row per
+            input row.
+        """
         rows = model_input.to_numpy(dtype=np.float64)
         prediction = self.model.predict(
             Features.from_names(rows, list(map(str, model_input.columns)))

@@ -1,4 +1,4 @@
-"""Prefect flow that shows the steps of one workload below the flow of the network."""
+"""Prefect flow that shows the steps of one workload within the flow of the network."""
 
 from __future__ import annotations
 
@@ -26,11 +26,15 @@ Prefect's graph labels a node with the names of the flow and of its run, such as
 
 
 def followed_flow(flow_run_id: str) -> State[str]:
-    """Return a state that a task can name in `wait_for` to follow a flow below the same parent.
+    """Return a state that stands for a flow in the argument `wait_for` of a task.
 
-    Prefect's pages cannot list its own reference to the result of a flow, and report `Invalid
-    TaskInputResponse`. They can list a reference to a task. The node of a flow in Prefect's graph
-    has the ID of its run, so a reference to a task with that ID gives the same edge.
+    The task then follows the flow in Prefect's graph. The result of the flow itself cannot be used
+    for this: Prefect's web pages fail to list a reference to it, and report `Invalid
+    TaskInputResponse`. They can list a reference to a task. In the graph, the node of a flow has
+    the ID of the flow run, so a reference to a task with that ID gives the same edge.
+
+    Args:
+        flow_run_id: ID of the run of a flow with the same parent as the task.
     """
     # Prefect refuses a state without data.
     return Completed(data=flow_run_id, state_details=StateDetails(task_run_id=UUID(flow_run_id)))
@@ -44,7 +48,9 @@ def workload_flow(
     parent: str,
     after: Sequence[object],
 ) -> Flow[TunedWorkload]:
-    """Run the steps of a workload in a Prefect flow, which yields wherever the steps yield.
+    """Run the steps of a workload in a Prefect flow of its own.
+
+    The steps are a generator, and the flow yields whatever they yield.
 
     Args:
         steps: returns the generator of the steps.
@@ -52,9 +58,9 @@ def workload_flow(
         task: task of the workload.
         params: parameters of the run.
         parent: MLflow run of the network.
-        after: tasks that the flow follows in Prefect's graph.
+        after: tasks that precede the flow in Prefect's graph.
     """
-    name = ascii_only(layer(task.names, task.workload))  # Prefect's graph draws nothing else
+    name = ascii_only(layer(task.names, task.workload))  # Prefect's graph draws only ASCII
 
     @flow(
         name=WORKLOAD_FLOW,
@@ -65,9 +71,9 @@ def workload_flow(
     def tune_workload(
         options: TuningOptions, params: Params, task: TuningTask, parent_run_id: str
     ) -> Flow[TunedWorkload]:
-        """Tune one workload: rounds of candidates until the trials are spent, then the proof."""
+        """Tune one workload in rounds until all trials are made, and verify the chosen schedule."""
         return (yield from steps())
 
-    flow_run: Any = tune_workload  # which takes `wait_for`, too
+    flow_run: Any = tune_workload  # it also accepts `wait_for`
     shown: Flow[TunedWorkload] = flow_run(options, params, task, parent, wait_for=after)
     return shown

@@ -1,6 +1,7 @@
-"""Anchor operators: the operator that a workload begins with, and the text form of its sizes.
+"""Anchor operators, such as the convolution or dense layer with which a workload begins.
 
-A size is written as `key=value`, for example `c=64`, `k=3x5` or `p=1x0x0x1`.
+The module also converts between an anchor operator and its text. In the text, a size is written as
+`key=value`, for example `c=64`, `k=3x5` or `p=1x0x0x1`.
 """
 
 from __future__ import annotations
@@ -14,16 +15,30 @@ from tilewright.core.errors import WorkloadError
 
 
 def pair(*values: int) -> str:
-    """Format several sizes as text: `3x5`, or a single number if all of them are equal."""
+    """Format one or several sizes of the same dimension as text.
+
+    Args:
+        *values: the sizes, for example height and width of a kernel.
+
+    Returns:
+        The sizes separated by `x`, such as `3x5`; a single number if all sizes are equal.
+    """
     return str(values[0]) if len(set(values)) == 1 else "x".join(map(str, values))
 
 
 def pads(top: int, left: int, bottom: int, right: int) -> str:
-    """Format the padding of an image, in pixels per side, as text.
+    """Format the padding of an image as text.
+
+    Args:
+        top: rows of padding above the image.
+        left: columns of padding to the left of the image.
+        bottom: rows of padding below the image.
+        right: columns of padding to the right of the image.
 
     Returns:
-        `top x left`, such as `1x2`, if opposite sides are equal; a single number if all four sides
-        are equal; otherwise all four numbers.
+        Two numbers, top and left, such as `1x2`, if the padding on opposite sides is equal; a
+        single number if the padding is equal on all four sides; otherwise all four numbers, in the
+        order of the arguments.
     """
     return pair(top, left) if (top, left) == (bottom, right) else pair(top, left, bottom, right)
 
@@ -83,7 +98,15 @@ class Sizes:
         return sizes[0], sizes[-1]
 
     def padding_sizes(self, key: str) -> tuple[int, int, int, int]:
-        """Return padding as (top, left, bottom, right); all zeros if the text lacks the key."""
+        """Return padding as (top, left, bottom, right), in rows and columns.
+
+        One number in the text stands for all four sides. Two numbers stand for top and bottom, and
+        for left and right.
+
+        Args:
+            key: the key in the text of the workload. If the text does not have the key, all four
+                results are 0.
+        """
         sizes = self.values.get(key, (0,))
         top, left, bottom, right = sizes if len(sizes) == 4 else (sizes[0], sizes[-1]) * 2
         return top, left, bottom, right
@@ -217,9 +240,9 @@ class Anchor:
 
     @property
     def macs_of_sums(self) -> int:
-        """Number of multiply-accumulates of the anchor operator, excluding padding to blocks.
+        """Number of multiply-accumulates of the anchor operator; 0 for a `max_pool`.
 
-        The number is 0 for a `max_pool`.
+        Multiplications with the padding that fills up hardware blocks are not counted.
         """
         if self.operator == "max_pool":
             return 0
@@ -256,7 +279,7 @@ class Anchor:
 
 
 def anchor_of(operator: str, sizes: Sizes, dtype: DType) -> Anchor:
-    """Build the anchor operator from the parsed sizes of a workload's text.
+    """Build an anchor operator from the parsed sizes of a workload's text.
 
     Args:
         operator: name of the operator, one of the keys of `KEYS`.
@@ -302,7 +325,13 @@ def check_pads(windows: Windows) -> None:
 
 
 def check_windows(windows: Windows) -> None:
-    """Raise `WorkloadError` if the padding is so large that a window could contain only padding."""
+    """Check that no window lies entirely in the padding.
+
+    A max-pool ignores padding pixels, so such a window would have no maximum.
+
+    Raises:
+        WorkloadError: the padding on a side is as large as the kernel or larger.
+    """
     around = (windows.pad_top, windows.pad_bottom, windows.pad_left, windows.pad_right)
     sizes = (windows.kernel_h, windows.kernel_h, windows.kernel_w, windows.kernel_w)
     if any(pad >= size for pad, size in zip(around, sizes, strict=True)):

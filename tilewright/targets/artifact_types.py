@@ -1,4 +1,4 @@
-"""Types for building networks: the graph of layers, the built program, and its costs and checks."""
+"""Types for building networks: the graph of layers, the built program, its costs and its checks."""
 
 from __future__ import annotations
 
@@ -38,17 +38,18 @@ class LayerGraph:
         steps: layers and host steps, in execution order.
         values: all tensors, by name.
         outputs: names of the layer outputs that the host reads at the end.
-        loaded_as: host tensor by the name of an int8 value. The host converts the tensor to the
-            value while it packs the data.
-        stored_as: host tensor by the name of an int8 value. The host converts the value to the
-            tensor while it unpacks the data.
-        host_work: descriptions of what the host has to do at the end, apart from unpacking outputs.
+        loaded_as: maps the name of an int8 value to the host tensor from which the value is loaded.
+            The host converts the tensor to int8 while it packs the data.
+        stored_as: maps the name of an int8 value to the host tensor as which the value is stored.
+            The host converts the value to the type of that tensor while it unpacks the data.
+        host_work: names of computations that the host has to do after the last layer, in addition
+            to unpacking the outputs.
         slices: values that are stored inside other values.
         inputs: host tensors that the whole network takes, in the order in which a caller passes
-            them, including inputs that no step reads. None means the inputs of the layers in the
+            them, including inputs that no step reads. None means the inputs of the layers, in the
             order of their first use.
         results: host tensors that the whole network returns, in order. None means the outputs of
-            the layers in order.
+            the layers, in order.
     """
 
     steps: tuple[Layer | HostStep, ...]
@@ -84,18 +85,21 @@ class Pick:
 class Built:
     """A built network, in the form that a board loads.
 
+    The network is divided into segments: groups of consecutive layers that the accelerator executes
+    as one instruction stream, between steps of the host.
+
     Attributes:
         files: content of the artifact's files, by file name.
-        layers: one JSON object per layer, for the target itself and for people. It always has the
-            keys `cycles` (the layer alone), `stream_cycles` (the layer within its instruction
-            stream), `roofline_cycles`, `space`, `config` and `knobs`.
+        layers: one JSON object per layer, which `Builds.open` reads again and which is shown to
+            users. It always has the keys `cycles` (the layer alone), `stream_cycles` (the layer
+            within its instruction stream), `roofline_cycles`, `space`, `config` and `knobs`.
         order: steps in execution order, each ("segment", number) or ("host", number).
         memory: JSON description of the memory layout.
         bytes: total size of the board's memory that the program uses, in bytes.
         stream_cycles: cycles of all instruction streams together.
-        ports: per segment, the names of the tensors that it takes from the host and of those that
-            it returns to the host.
-        why_not_bare: reason why the board's own runtime cannot run the artifact without further
+        ports: for each segment, the names of the tensors that it takes from the host, and the names
+            of the tensors that it returns to the host.
+        why_not_bare: reason why the board's own runtime cannot run the artifact without additional
             software; empty if it can.
         runtime_sha256: digest of the sources of that runtime, which are not part of `files`; empty
             if there is no runtime.
@@ -163,9 +167,11 @@ class StreamCost:
 
 
 class StreamTimer(Protocol):
-    """Ability to predict the cycles of networks, exactly as they would be built.
+    """Ability to simulate the cycles of a network without writing an artifact.
 
-    Networks that share layers are timed faster than by building each of them.
+    The simulated instruction streams are exactly those that a build would write. Lowered layers are
+    cached between calls, so timing several networks that share layers is faster than building each
+    of them.
     """
 
     def cost(self, graph: LayerGraph, schedules: Sequence[Pick]) -> StreamCost:
@@ -175,6 +181,9 @@ class StreamTimer(Protocol):
             graph: the network. Two layers with the same name, workload and tensors are assumed to
                 be identical, so that results can be reused.
             schedules: one schedule per layer, in the order of `graph.layers`.
+
+        Returns:
+            Cycles and bytes of the whole network, and of each layer.
 
         Raises:
             WorkloadError: a board could not load the network.
@@ -201,9 +210,11 @@ class BorderWork:
     """Amount of work that the host does before or after a segment.
 
     Attributes:
-        packed: elements that are converted between the host's layout and the blocked layout.
-        unfolded_from: elements of the images from which the host gathers patches into channels.
-        unfolded: bytes that this gathering produces.
+        packed: number of elements that are converted between the host's layout and the blocked
+            layout.
+        unfolded_from: number of elements of the images whose patches are rearranged into channels
+            (`targets.im2col`).
+        unfolded: size of the rearranged images in bytes.
     """
 
     packed: int = 0
@@ -212,7 +223,10 @@ class BorderWork:
 
 
 class ImagesInFlight(Protocol):
-    """A loaded program with separate buffers for each of several images in progress."""
+    """A program that is loaded with separate buffers for several images.
+
+    Different images can therefore be in different segments of the network at the same time.
+    """
 
     @property
     def dram_bytes(self) -> int:
@@ -239,19 +253,30 @@ class HoldsImages(Protocol):
     """
 
     def with_room(self, images: int) -> ImagesInFlight:
-        """Load the program again, with buffers for `images` images."""
-
-    def room_bytes(self, images: int) -> int:
-        """Return the memory in bytes that the program would need for several images.
-
-        The result equals `ImagesInFlight.dram_bytes`, but the program is not loaded.
+        """Load the program once more, with buffers for several images.
 
         Args:
             images: number of images to have buffers for.
         """
 
+    def room_bytes(self, images: int) -> int:
+        """Return the memory that the program would need with buffers for several images.
+
+        The program is not loaded for this.
+
+        Args:
+            images: number of images to have buffers for.
+
+        Returns:
+            Size in bytes, equal to `ImagesInFlight.dram_bytes` of the loaded program.
+        """
+
     def border_work(self) -> Sequence[tuple[BorderWork, BorderWork]]:
-        """Return the host's work per segment, as pairs of packing before and unpacking after it."""
+        """Return the host's work around each segment.
+
+        Returns:
+            One pair per segment: packing work before the segment, and unpacking work after it.
+        """
 
 
 class BuiltProgram(Protocol):
@@ -276,9 +301,9 @@ class BuiltProgram(Protocol):
         """Return the simulated times of each segment."""
 
     def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
-        """Check every layer on random data against the integer reference.
+        """Compare the outputs of every layer on random data with the integer reference.
 
-        Each layer's part of its segment's instruction stream is run by itself.
+        Each layer is run by itself, with its part of the segment's instruction stream.
 
         Args:
             seed: seed of the random data.
@@ -288,11 +313,12 @@ class BuiltProgram(Protocol):
         """
 
     def c_files(self, header: str) -> tuple[str, str] | None:
-        """Write the program as C.
+        """Write the program as C source code.
 
         Args:
-            header: the file name of the header with the weights.
+            header: file name of the header that holds the weights.
 
         Returns:
-            A file with one function per segment, and the header. None if the target has no C form.
+            The text of a source file with one function per segment, and the text of the header.
+            None if the target cannot write C.
         """

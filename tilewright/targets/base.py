@@ -1,4 +1,7 @@
-"""The interface between a tuner and a piece of hardware; all methods work on batches of configs."""
+"""The interface between a tuner and a target (a piece of hardware with its compiler).
+
+All methods of the interface work on batches of configs.
+"""
 
 from __future__ import annotations
 
@@ -216,7 +219,7 @@ class Lowered:
         )
 
     def before(self, others: Lowered) -> Lowered:
-        """Return `followed_by(others)`: the earlier name of that method."""
+        """Return `followed_by(others)`. This method is a deprecated alias."""
         warn_renamed("Lowered.before", "Lowered.followed_by")
         return self.followed_by(others)
 
@@ -276,7 +279,7 @@ class Measurements:
 
     @classmethod
     def nothing(cls, rows: int, status: Status = "compile_error", reason: str = "") -> Measurements:
-        """Return `unmeasured(rows, status, reason)`: the earlier name of that method."""
+        """Return `unmeasured(rows, status, reason)`. This method is a deprecated alias."""
         warn_renamed("Measurements.nothing", "Measurements.unmeasured")
         return cls.unmeasured(rows, status, reason)
 
@@ -284,12 +287,15 @@ class Measurements:
     def unmeasured(
         cls, rows: int, status: Status = "compile_error", reason: str = ""
     ) -> Measurements:
-        """Return measurements without numbers for configs that were not measured.
+        """Return measurements for configs that were not measured, with unknown latencies.
 
         Args:
             rows: number of configs.
-            status: the status of all configs.
+            status: status of all configs.
             reason: explanation of the status, the same for all configs.
+
+        Returns:
+            Measurements with -1 cycles and NaN seconds in every row.
         """
         return cls(
             np.full(rows, status, dtype=object), np.full(rows, reason, dtype=object),
@@ -342,9 +348,13 @@ class Target(Protocol):
 
     A target defines the schedule space, compiles schedules and measures them. Every method takes
     and returns whole batches. A config that cannot be compiled or run does not raise an exception;
-    its row says what failed. `space` and `lower` are deterministic: equal arguments give equal
-    results. `deterministic` says whether `measure` is, too. Optional abilities have protocols of
-    their own in `targets.capabilities`. The test suite `targets.conformance` checks this contract.
+    its row of the result says what failed.
+
+    `space` and `lower` must be deterministic: equal arguments give equal results. `measure` must be
+    deterministic only if the property `deterministic` is True.
+
+    Optional abilities have protocols of their own in `targets.capabilities`. The test suite
+    `targets.conformance` checks this contract.
     """
 
     @property
@@ -362,8 +372,9 @@ class Target(Protocol):
     def deterministic(self) -> bool:
         """Whether measuring a config again gives the same numbers.
 
-        If it does not, measurements of another run are not reused, finished stages are not taken
-        from a cache, and a run ends by measuring its best configs again.
+        If it does not, the results of measurements in earlier runs are not reused, neither from the
+        trial store nor from the cache of stages. A run then ends by measuring its best configs
+        again.
         """
 
     @property
@@ -371,7 +382,10 @@ class Target(Protocol):
         """The optional abilities of the target; empty if there are none."""
 
     def hardware_features(self) -> dict[str, float]:
-        """Return numbers that describe the hardware to models trained on other hardware."""
+        """Return numbers that describe the hardware, by name.
+
+        Models that are trained on several pieces of hardware use these numbers as features.
+        """
 
     def space(self, workload: Workload) -> Space:
         """Return the schedule space of a workload.
@@ -381,19 +395,23 @@ class Target(Protocol):
         """
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        """Compile a batch.
+        """Compile a batch of configs.
 
         Args:
             workload: the workload to compile.
             configs: knob indices, shape (n, knobs).
 
         Returns:
-            The programs and hidden features. A config that failed to compile has a failure class
-            and a reason instead.
+            The programs and the hidden features. A config that failed to compile has a failure
+            class and a reason instead.
         """
 
     def measure(self, lowered: Lowered) -> Measurements:
         """Run the programs of a batch.
 
-        Configs that did not compile get the status `compile_error`.
+        Args:
+            lowered: the batch, as `lower` returned it.
+
+        Returns:
+            One row per config. Configs that did not compile have the status `compile_error`.
         """

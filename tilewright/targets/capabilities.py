@@ -1,7 +1,8 @@
 """Optional abilities of targets, one protocol per ability.
 
-The map `capabilities` of a target says which abilities the target has, and which object implements
-each of them: the target itself (see `offers`) or another object.
+The mapping `Target.capabilities` tells which abilities a target has. Its keys are protocols of this
+module. Its values are the objects that implement them: the target itself (see `offers`), or another
+object.
 
 Example:
     ```python
@@ -73,10 +74,13 @@ UNKNOWN_COSTS = Costs(1.0, 1.0)
 
 @dataclass(frozen=True)
 class BaselineSchedule:
-    """The schedule that a user gets without tuning, lowered and measured like any other schedule.
+    """A schedule that needs no tuning, with its program and its measurement.
+
+    The baseline of a target (`Baseline`) and the fallback of the stock compiler (`Fallback`) have
+    this type.
 
     Attributes:
-        source: where the schedule comes from, see `is_published`.
+        source: text that tells where the schedule comes from, see `is_published`.
         space: space of the schedule, which can differ from the space of the target.
         lowered: a batch with this single config. Its workload can differ from the requested one, if
             the stock compiler runs the workload in a different form.
@@ -106,7 +110,11 @@ about what a user would get."""
 
 
 def is_published(source: str | None) -> bool:
-    """Return whether schedules with this `BaselineSchedule.source` come with the stock compiler."""
+    """Return whether schedules from a source come with the stock compiler.
+
+    Args:
+        source: value of `BaselineSchedule.source`; None if there is no schedule.
+    """
     return source in PUBLISHED
 
 
@@ -117,7 +125,7 @@ class Blocks:
     Layers are padded to whole blocks.
 
     Attributes:
-        batch: images or rows per block.
+        batch: images, or rows of a dense layer's input, per block.
         in_channels: input channels per block.
         out_channels: output channels per block.
     """
@@ -147,7 +155,7 @@ class Estimates(Protocol):
 
 @runtime_checkable
 class Baseline(Protocol):
-    """Ability to return a schedule that needs no tuning."""
+    """Ability to return a schedule that is used without tuning."""
 
     def baseline(self, workload: Workload) -> BaselineSchedule:
         """Return the baseline schedule of a workload.
@@ -159,10 +167,10 @@ class Baseline(Protocol):
 
 @runtime_checkable
 class Fallback(Protocol):
-    """Ability to return the stock compiler's schedule for a workload that nobody has tuned."""
+    """Ability to return the stock compiler's schedule for workloads that nobody has tuned."""
 
     def fallback(self, workload: Workload) -> BaselineSchedule:
-        """Return the schedule that the stock compiler falls back to.
+        """Return the schedule that the stock compiler uses if it has no published one.
 
         Raises:
             WorkloadError: the stock compiler cannot compile the workload.
@@ -176,14 +184,15 @@ class Bounds(Protocol):
     def roofline(self, workload: Workload) -> Latency:
         """Return the roofline of a workload.
 
-        It is the larger of the time for arithmetic at peak throughput and the time for memory
-        transfers at full bandwidth.
+        The roofline is the larger of two times: the time for the arithmetic at peak throughput, and
+        the time for the memory transfers at full bandwidth.
         """
 
     def bound(self, workload: Workload) -> Latency | None:
         """Return a latency that no schedule can beat.
 
-        It includes all work that the machine cannot avoid.
+        The bound includes all work that the machine cannot avoid, not only arithmetic and memory
+        transfers.
 
         Returns:
             The bound; None if the target knows no better bound than its roofline.
@@ -197,13 +206,14 @@ class Bounds(Protocol):
             configs: knob indices, shape (n, knobs).
 
         Returns:
-            Lower bounds in the unit of `Measurements.latency`, shape (n,); infinite if the config
-            certainly does not compile. None if the target has no such bounds.
+            Lower bounds in the unit of `Measurements.latency`, shape (n,). The bound is infinite
+            for a config that certainly does not compile. None if the target has no bounds for
+            individual schedules.
         """
 
 
 class RooflineAlone:
-    """Mixin for targets that only have a roofline: implements the other methods of `Bounds`."""
+    """Mixin for targets with only a roofline, which implements the other methods of `Bounds`."""
 
     def bound(self, workload: Workload) -> Latency | None:
         """Return None, because there is no better bound than the roofline."""
@@ -245,7 +255,8 @@ class HasDesigns(Protocol):
 
         Args:
             values: new values of some hardware knobs, by knob name.
-            clock: rule for the clock frequency of the new design, "fixed" or "tree".
+            clock: rule for the clock frequency of the new design: "fixed" keeps the frequency,
+                "tree" scales it with the length of the longest path in the adder tree.
 
         Raises:
             SpecError: the design cannot be built. The message shows the violated constraint.
@@ -254,9 +265,13 @@ class HasDesigns(Protocol):
     def breakdown(self, lowered: Lowered) -> NDArray[np.int64] | None:
         """Return how the cycles of each config's program are divided into `PARTS`.
 
+        Args:
+            lowered: the programs.
+
         Returns:
-            Cycles by part, shape (configs, 4), which add up to the cycles of the program; -1 if
-            there is no program or it does not run to its end. None if the target cannot tell.
+            Cycles by part, shape (configs, 4), which add up to the cycles of the program. All four
+            numbers are -1 if there is no program or the program does not finish. None if the target
+            cannot divide its cycles.
         """
 
 
@@ -354,19 +369,22 @@ class MeasuresInOnePass(Protocol):
     def lower_and_measure(
         self, workload: Workload, configs: Configs, progress: Callable[[int], None] | None = None
     ) -> tuple[Lowered, Measurements]:
-        """Return the results of `lower` and `measure` for a batch. The programs are not kept.
+        """Lower and measure a batch, without keeping the programs.
 
         Args:
             workload: the workload.
             configs: knob indices, shape (n, knobs).
             progress: called with the number of configs that were finished since the previous call,
                 possibly from another thread.
+
+        Returns:
+            The results that `lower` and `measure` would return, but without programs.
         """
 
 
 @runtime_checkable
 class Builds(Protocol):
-    """Ability to build a network from layers and schedules, and to run it as a board would."""
+    """Ability to build a network from layers and schedules, and to run the built network."""
 
     def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:
         """Build a network.
@@ -415,7 +433,9 @@ class CompilesKernels(Protocol):
         """Number of threads that the kernels are written for."""
 
     def rule(self, workload: Workload) -> tuple[int, ...]:
-        """Return the rule schedule of a workload, which is chosen without compiling or measuring.
+        """Return the rule schedule of a workload.
+
+        The rule schedule is chosen without compiling or measuring anything.
 
         Returns:
             Knob indices in the target's space.
@@ -436,7 +456,7 @@ class CompilesKernels(Protocol):
         """
 
     def code_target(self) -> TvmTarget:
-        """Return the TVM target to compile for."""
+        """Return the TVM target for which kernels are compiled."""
 
     def code_pipeline(self) -> str:
         """Return the name of the TVM pass pipeline that lowers scheduled kernels.
@@ -463,8 +483,8 @@ class CompilesKernels(Protocol):
         """Return a variant of the target that multiplies in float32 instead of a shorter type.
 
         Returns:
-            The variant; None if the target did not choose a shorter type itself (see
-            `MachineTraits.float_type`).
+            The variant. None if the target multiplies in float32 already, or if the user requested
+            the shorter type (see `MachineTraits.float_type`).
         """
 
 
@@ -473,7 +493,7 @@ class HasArea(Protocol):
     """Ability to estimate the chip area of the hardware."""
 
     def area(self) -> Mapping[str, float]:
-        """Return the area of each component by name, and of all together as `total`.
+        """Return the area of each component by name, and the total area under the name `total`.
 
         The unit depends on the target.
         """
@@ -481,17 +501,21 @@ class HasArea(Protocol):
 
 @runtime_checkable
 class HasEnergy(Protocol):
-    """Ability to estimate the energy of measured programs and of uncompiled schedules."""
+    """Ability to estimate the energy consumption of measured programs and of schedules."""
 
     def energy(self, measured: Measurements) -> Mapping[str, NDArray[np.float64]]:
-        """Return the energy of each measured config, per consumer.
+        """Return the energy of each measured config, broken down by consumer.
+
+        Args:
+            measured: the measurements, with the counters that the target stored in them.
 
         Returns:
-            Picojoules, one array of shape (configs,) per consumer; NaN if the config did not run.
+            Picojoules by consumer, one array of shape (configs,) each; NaN if the config did not
+            run.
         """
 
     def estimated_energy(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
-        """Estimate the energy of one execution per config.
+        """Estimate the energy of one execution of each schedule, without compiling it.
 
         Args:
             workload: the workload.
@@ -502,18 +526,23 @@ class HasEnergy(Protocol):
         """
 
     def least_energy(self, workload: Workload) -> float:
-        """Return a lower bound of the energy of one execution over all schedules.
+        """Return an energy that no schedule of a workload can undercut.
 
         Returns:
-            Picojoules.
+            Picojoules per execution.
         """
 
 
 def picojoules_of(target: Target, measured: Measurements) -> NDArray[np.float64] | None:
-    """Return the total energy of each config in picojoules, shape (configs,).
+    """Return the total energy of each measured config.
+
+    Args:
+        target: the target that measured the configs.
+        measured: the measurements.
 
     Returns:
-        The sum over all consumers; None if the target does not estimate energy.
+        Picojoules, summed over all consumers, shape (configs,). None if the target does not
+        estimate energy or the measurements have no counters.
     """
     knows = capability(target, HasEnergy)
     if knows is None or not measured.counters:
@@ -531,11 +560,12 @@ class MachineTraits:
         blocks: number of elements that the machine computes at once. Layers are padded to whole
             blocks.
         dtypes: element types of the workloads that the machine runs.
-        float_type: element type in which the machine multiplies the layers of a float network, if
-            it has a kernel for that type.
-        rounds_to_even: whether the machine scales accumulators in float32 when it stores them, so
-            that a division by a power of two rounds to the nearest integer, ties to even (the step
-            `shr_even`). Otherwise it adds a constant and shifts, which rounds half up.
+        float_type: element type in which the machine multiplies the layers of a float network.
+            Layers without a kernel for that type are multiplied in float32.
+        rounds_to_even: whether the machine rounds to the nearest integer, ties to even, when it
+            divides by a power of two (the step `shr_even`). Such a machine scales accumulators in
+            float32 when it stores them. Other machines add a constant and shift, which rounds half
+            up.
         pools_sums: whether the machine may have schedules for a convolution whose results are
             max-pooled (`Workload.pool`).
         host_slowdown: time that the machine's host CPU needs for layers that are not offloaded,
@@ -556,7 +586,7 @@ class HasTraits(Protocol):
 
     @property
     def traits(self) -> MachineTraits:
-        """Return the traits of the machine."""
+        """The traits of the machine."""
 
 
 def traits_of(target: Target) -> MachineTraits:
@@ -567,7 +597,7 @@ def traits_of(target: Target) -> MachineTraits:
 
 @runtime_checkable
 class HasSpecification(Protocol):
-    """Ability to be serialised as JSON, and to be rebuilt by `targets.registry.rebuild`."""
+    """Ability to describe a target as JSON that `targets.registry.rebuild` reads."""
 
     @property
     def specification(self) -> dict[str, Json]:
@@ -575,20 +605,20 @@ class HasSpecification(Protocol):
 
 
 def baseline_schedule(target: Target, workload: Workload) -> BaselineSchedule | None:
-    """Return the schedule that a user gets without tuning.
+    """Return the schedule of a target that is used without tuning.
 
     Returns:
-        The schedule; None if the target has none that runs.
+        The schedule; None if the target has no such schedule, or the schedule does not run.
     """
     offered = capability(target, Baseline)
     return None if offered is None else _one_that_runs(offered.baseline, workload)
 
 
 def fallback_schedule(target: Target, workload: Workload) -> BaselineSchedule | None:
-    """Return the stock compiler's schedule for a workload that was never tuned.
+    """Return the stock compiler's schedule for a workload without a published schedule.
 
     Returns:
-        The schedule; None if the target has none that runs.
+        The schedule; None if the target has no such schedule, or the schedule does not run.
     """
     offered = capability(target, Fallback)
     return None if offered is None else _one_that_runs(offered.fallback, workload)
@@ -616,11 +646,11 @@ def least_estimate(
     """Return the lowest estimated latency among the schedules that fit into on-chip memory.
 
     Args:
-        known: the estimates of the target.
+        known: the target's implementation of `Estimates`.
         workload: the workload.
         space: the schedule space.
-        most: maximum number of schedules to estimate. From a larger space, this many schedules are
-            drawn at random.
+        most: maximum number of schedules to estimate. If the space is larger, this many schedules
+            are drawn at random.
         rng: random generator for that draw.
 
     Returns:
@@ -639,7 +669,11 @@ def specification_of(target: Target) -> dict[str, Json] | None:
 
 
 def offers(target: object, *kinds: type[Any]) -> Capabilities:
-    """Return the capability map of a target that implements the given protocols itself.
+    """Return the capability mapping of a target that implements protocols itself.
+
+    Args:
+        target: the target.
+        *kinds: the protocols that the target implements.
 
     Raises:
         TypeError: the target lacks a method of a protocol.
@@ -653,12 +687,25 @@ def offers(target: object, *kinds: type[Any]) -> Capabilities:
 
 
 def exclude_capabilities(offered: Capabilities, *kinds: type[Any]) -> Capabilities:
-    """Return a capability map without the given protocols."""
+    """Return a copy of a capability mapping without some protocols.
+
+    Args:
+        offered: the capability mapping.
+        *kinds: the protocols to leave out.
+    """
     return {kind: implementation for kind, implementation in offered.items() if kind not in kinds}
 
 
 def capability(target: Target, kind: type[C]) -> C | None:
-    """Return the object that implements protocol `kind` for a target, or None if there is none."""
+    """Return the object that implements an optional ability of a target.
+
+    Args:
+        target: the target.
+        kind: the protocol of the ability.
+
+    Returns:
+        The object; None if the target does not have the ability.
+    """
     return cast("C | None", target.capabilities.get(kind))
 
 

@@ -1,4 +1,4 @@
-"""Conformance suite for targets. Anyone can run it on a target of their own.
+"""Conformance suite for targets, also for targets that are not part of Tilewright.
 
 Example:
     ```python
@@ -9,8 +9,9 @@ Example:
     ```
 
 Each check creates its own targets, examines a sample of the workload's space, and raises
-`AssertionError` if the contract is violated. A target whose measurements take seconds is asked for
-a few dozen measurements in total.
+`AssertionError` if the target violates the contract of `targets.base.Target`. The sample is so
+small that the suite is practical even if a measurement takes seconds. Only the checks of the
+capabilities `Enumerates` and `MeasuresInOnePass` measure more configs.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ SMALL = 2_000  # maximum size of a space that is enumerated
 
 
 def describes_itself(make: Make, workload: Workload) -> None:
-    """Check that equal targets have equal names, fingerprints, hardware features and spaces."""
+    """Check that equal targets have equal names, fingerprints, hardware features and spaces.
+
+    The targets come from two calls of `make`.
+    """
     one, two = make(), make()
     assert one.name, "a target has a name"
     assert one.name.isprintable(), f"the name cannot be read by a person: {one.name!r}"
@@ -145,9 +149,9 @@ def keeps_its_programs(make: Make, workload: Workload) -> None:
 
 
 def measures_honestly(make: Make, workload: Workload) -> None:
-    """Check that statuses are known and that exactly the valid rows have numbers.
+    """Check that statuses are known and that exactly the valid configs have latencies.
 
-    Configs that did not compile must not be measured.
+    A config that did not compile must not be reported as valid.
     """
     target, (lowered, _) = make(), _lower_sample(make(), workload)
     some = lowered.rows(_choose_few_rows(lowered))
@@ -179,8 +183,8 @@ def measures_honestly(make: Make, workload: Workload) -> None:
 def measures_what_was_lowered(make: Make, workload: Workload) -> None:
     """Check that a measurement depends neither on the batch nor on the target object.
 
-    The same programs are measured again in another order, also on a second target from `make`. If
-    the target is deterministic, the numbers must be identical.
+    The same programs are measured twice more in reverse order: on the same target, and on a second
+    target from `make`. If the target is deterministic, the numbers must be identical.
     """
     target = make()
     lowered, _ = _lower_sample(target, workload)

@@ -58,17 +58,18 @@ def layer_name(names: Sequence[str], workload: Workload) -> str:
 
 
 def ascii_only(text: str) -> str:
-    """Replace ×, → and · by ASCII characters, for fonts that lack them.
+    """Replace ×, → and · by ASCII characters, for fonts that lack these symbols.
 
-    The result looks like `conv4 +2 - 3x3/1 64-64 @56`.
+    For example, `conv4 +2 · 3×3/1 64→64 @56` becomes `conv4 +2 - 3x3/1 64-64 @56`.
     """
     return text.translate({ord("×"): "x", ord("→"): "-", ord("·"): "-"})
 
 
 def shape(workload: Workload) -> str:
-    """Describe the shape of a workload: kernel/stride, channels in→out and image size.
+    """Describe the shape of a workload as kernel/stride, channels in→out and image size.
 
-    Unusual properties follow: dilation, groups, patterns, and steps that not every layer has.
+    Unusual properties follow if the workload has them: dilation, groups, fused patterns, notable
+    element-wise steps, and the batch size.
     """
     w = workload
     batch = f" n={w.batch}" if w.batch > 1 else ""

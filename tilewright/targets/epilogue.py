@@ -1,4 +1,4 @@
-"""Epilogues: element-wise steps on the accumulators before they are stored, and their text form."""
+"""Epilogues: element-wise steps that are applied to accumulators, and their text form."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from tilewright.targets.steps.basic import weight_and_shift as weight_and_shift
 
 @dataclass(frozen=True)
 class EpilogueOp:
-    """One element-wise operation on the int32 accumulators. Operations are applied in order.
+    """One element-wise step on the int32 accumulators.
 
-    The kinds are defined in `targets.steps`. The basic ones are:
+    An epilogue applies its steps in order. The kinds of steps are defined in `targets.steps`. The
+    basic kinds are:
 
-    - `bias` adds an int32 vector with one value per output channel. With `value` 32, the biases are
-      arbitrary. With `value` 0, their magnitude is below `NEAR_BIAS`, as in quantised layers, and a
-      target may reject larger ones.
+    - `bias` adds an int32 vector with one value per output channel. With `value` 32, the biases can
+      be any int32 numbers. With `value` 0, their magnitude is below `NEAR_BIAS`, as in quantised
+      layers, and a target may reject larger biases.
     - `add` adds an int32 tensor of the output's shape.
     - `residual` adds an int8 tensor of the output's shape, multiplied by 2^`value`.
     - `weighted` adds an int8 tensor of the output's shape, multiplied by `value` (see
@@ -30,8 +31,8 @@ class EpilogueOp:
     - `offset` adds the constant `value`.
     - `shr` and `shl` shift arithmetically by `value` bits.
     - `shr_even` divides by 2^`value` in float32 and rounds to the nearest integer, ties to even.
-    - `shr_channel` shifts right by a different amount per output channel; `amounts` is the range of
-      the amounts.
+    - `shr_channel` shifts right by a different amount per output channel; `shift_range` is the
+      range of the amounts.
     - `min` and `max` take the minimum or maximum with the constant `value`.
     """
 
@@ -44,10 +45,10 @@ class EpilogueOp:
 
     @property
     def shift_range(self) -> tuple[int, int]:
-        """Smallest and largest possible amount of a right shift.
+        """Smallest and largest possible amount of a right shift, in bits.
 
-        For `shr_channel` with `value` 0 the amounts are arbitrary. With another `value` they start
-        at `value` and lie close together.
+        For `shr_channel` with `value` 0, the amounts can be any number from 0 to 31. With another
+        `value`, the smallest amount is `value`, and the amounts differ by at most `CHANNEL_SPREAD`.
         """
         if self.kind != "shr_channel":
             return self.value, self.value
@@ -60,10 +61,11 @@ CLIPPED_TO_INT8 = (EpilogueOp("shr", 8), EpilogueOp("min", 127), EpilogueOp("max
 
 
 def usual(op: EpilogueOp) -> EpilogueOp:
-    """Return the step that represents all steps which differ only in an immediate.
+    """Return the representative of a step.
 
-    Workloads whose steps have equal representatives have equal schedules, programs of equal length
-    and equal cycles (see `targets.workload.canonical`).
+    Steps share a representative if they compile to the same instructions, except for the values of
+    immediates (constants in instructions). Workloads whose steps have equal representatives have
+    equal schedules, programs of equal length and equal cycles (see `targets.workload.canonical`).
     """
     step_kind = STEP_KINDS.get(op.kind)
     return (

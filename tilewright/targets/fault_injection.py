@@ -8,8 +8,8 @@ or answer late:
     faults = {"3": "crash", "5": "hang"}
     target = IsolatedTarget("tilewright.targets.fault_injection:make_target", {"faults": faults})
 
-Used directly, the target does these things to the current process. Within an `IsolatedTarget`, it
-only affects the child process.
+If the target is used directly, its crashes and delays happen in the current process. Within an
+`IsolatedTarget`, they happen in the child process.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from tilewright.targets.workload import Workload
 Fault = Literal[
     "crash",  # the process ends with a segmentation fault
     "exit",  # the process exits by itself
-    "raise",  # an exception, although the contract requires a row with a failure
+    "raise",  # an exception, although the contract demands a row with a failure status
     "hang",  # no answer at all
     "late",  # the correct answer after `late_seconds`
     "nonsense",  # a valid row with −7 cycles
     "liar",  # a status that does not exist
-    "short",  # arrays with one row too few
+    "short",  # a status array with one row too few
     "crash_lowering",
     "hang_lowering",
 ]
@@ -54,11 +54,13 @@ KNOBS = (
 
 
 class FaultyTarget:
-    """A small analytic accelerator that tiles an image for one scratchpad, with injected faults.
+    """A small analytic accelerator with one scratchpad for image tiles, and with injected faults.
 
-    For configs without a fault, every result follows from the config in closed form: a tile that is
-    too large does not compile, two threads on an odd tile height give wrong results, and all other
-    configs are valid.
+    The result of a config without a fault is computed by a formula:
+
+    - A tile that is too large does not compile.
+    - Two threads on an odd tile height give wrong results.
+    - All other configs are valid.
 
     Args:
         faults: maps flat indices of the space to faults.
@@ -85,7 +87,7 @@ class FaultyTarget:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def hardware_features(self) -> dict[str, float]:
-        """Return the clock and the size of the scratchpad."""
+        """Return the clock frequency in Hz and the size of the scratchpad in values."""
         return {"clock_hz": CLOCK_HZ, "scratchpad_values": 512.0}
 
     def space(self, workload: Workload) -> Space:
@@ -93,7 +95,7 @@ class FaultyTarget:
         return Space("faulty", KNOBS)
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        """Lower configs; a config with a lowering fault crashes or hangs this process."""
+        """Compile a batch, unless a config with a lowering fault crashes or hangs this process."""
         for fault in self._faults(workload, configs):
             if fault == "crash_lowering":
                 os.kill(os.getpid(), signal.SIGSEGV)
@@ -113,7 +115,7 @@ class FaultyTarget:
         )
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """Measure programs; a config with a fault crashes, hangs or distorts its result."""
+        """Measure a batch, and execute the faults of its configs, such as a crash or a delay."""
         faults = self._faults(lowered.workload, lowered.configs)
         for fault in faults:
             execute_fault(fault, self.late_seconds)
@@ -158,11 +160,12 @@ def make_target(
 
 
 def execute_fault(fault: str, late_seconds: float) -> None:
-    """Execute a fault in the measuring process, such as a crash or a delay.
+    """Crash, end, block or delay this process, or raise an exception, as a fault demands.
 
     Args:
-        fault: name of the fault; an empty text does nothing.
-        late_seconds: duration of a delay, in seconds.
+        fault: name of the fault. Faults that affect only results, such as `nonsense`, and an empty
+            text are ignored.
+        late_seconds: duration of the fault `late`, in seconds.
     """
     if fault == "crash":
         os.kill(os.getpid(), signal.SIGSEGV)
@@ -177,11 +180,14 @@ def execute_fault(fault: str, late_seconds: float) -> None:
 
 
 def distort_measurements(measured: Measurements, faults: NDArray[np.object_]) -> Measurements:
-    """Return measurements in which the faults have falsified the rows of their configs.
+    """Falsify the measurements of configs with the faults `nonsense`, `liar` and `short`.
 
     Args:
-        measured: correct measurements of n configs. They are changed in place.
+        measured: correct measurements of n configs, which are changed in place.
         faults: fault of each config, shape (n,); empty for none.
+
+    Returns:
+        The falsified measurements. If a config has the fault `short`, the first status is missing.
     """
     nonsense, liar = faults == "nonsense", faults == "liar"
     measured.status[nonsense] = "valid"

@@ -1,7 +1,7 @@
 """Feature matrices whose columns have names and meanings.
 
-A target says what each column means. Models use these meanings and never the column names of a
-particular target.
+A target states the meaning of each column, for example "bytes moved". Models select columns by
+these meanings, and therefore do not depend on the column names of a particular target.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Meaning = Literal[
     "",
     "latency",  # an estimate of what is measured, in the same unit
     "bytes",  # bytes moved to or from memory
-    "waiting",  # bytes moved while nothing else can run
+    "waiting",  # bytes moved while no other unit can work
     "work",  # operations executed
-    "last work",  # operations executed when nothing is moved any more
-    "padding",  # elements written that no operation needs
+    "last work",  # operations executed after the last transfer
+    "padding",  # written elements that no operation needs
     "instructions",  # length of the program
     "share",  # fraction of a scratchpad or cache, 1 if it is full
 ]
@@ -43,10 +43,10 @@ class Feature:
 
     Attributes:
         name: name of the column.
-        meaning: what the column means to a model.
-        unit: functional unit of the machine that the counted work occupies. Units work in parallel;
-            a column without a unit counts work that no unit can hide.
-        text: explanation for people of what is counted, with the unit of measurement.
+        meaning: category of the column, by which models select it; empty if it fits no category.
+        unit: functional unit of the machine that the counted work occupies. Units work in parallel.
+            An empty unit means that the work cannot overlap with the work of any unit.
+        text: explanation of the counted quantity for users, with the unit of measurement.
     """
 
     name: str
@@ -76,10 +76,10 @@ class Features:
 
     @classmethod
     def from_names(cls, matrix: NDArray[np.float64], names: Sequence[str]) -> Features:
-        """Build features of which only the names are known.
+        """Build features whose columns have names, but no meanings.
 
         Args:
-            matrix: float64 array of shape (rows, names).
+            matrix: float64 array of shape (rows, columns).
             names: one name per column.
         """
         return cls(matrix, _unknown_features(tuple(names)))
@@ -102,7 +102,11 @@ class Features:
         return Features(self.matrix[which], self.columns)
 
     def append_columns(self, *others: Features) -> Features:
-        """Append the columns of other feature matrices that have the same rows."""
+        """Return the features with the columns of other feature matrices appended.
+
+        Args:
+            *others: features with the same number of rows, in the same order.
+        """
         parts = (self, *others)
         return Features(
             np.concatenate([part.matrix for part in parts], axis=1),
@@ -110,7 +114,10 @@ class Features:
         )
 
     def with_prefix(self, prefix: str) -> Features:
-        """Return the same features with a prefix before each name, such as `hidden uops`."""
+        """Return the same features with a prefix and a space before each name.
+
+        For example, the prefix `hidden` changes the name `uops` to `hidden uops`.
+        """
         return Features(self.matrix, _prefixed_columns(self.columns, prefix))
 
     def column_indices(self, *meanings: Meaning) -> NDArray[np.int64]:
@@ -133,7 +140,7 @@ class Features:
     def total(self, *meanings: Meaning) -> NDArray[np.float64]:
         """Return the sum of the columns that have one of the given meanings, shape (rows,).
 
-        NaN counts as 0. The sum is 0 if there is no such column.
+        NaN counts as 0. The sum is 0 if no column has one of the meanings.
         """
         return np.asarray(np.nan_to_num(self.of_meaning(*meanings)).sum(axis=1))
 

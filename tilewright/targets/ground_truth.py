@@ -1,8 +1,8 @@
-"""Ground-truth tables: measure every config of a space once and store the result as Parquet.
+"""Ground-truth tables: measurements of every config of a space, which are stored as Parquet files.
 
-With such a table, a tuner is judged by its distance from the true optimum, and thousands of tuning
-runs can be replayed in seconds. A target from `make_replay_target` returns exactly the rows that
-lowering and measuring gave.
+A table contains the true optimum, so the distance of a tuner from the optimum is known. A replay
+target (`make_replay_target`) returns the rows of such tables instead of compiling and measuring, so
+that thousands of tuning runs take only seconds.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def ground_truth_table(
     Args:
         target: the target to measure on.
         workload: the workload.
-        folder: folder in which the table is stored and looked up, under the workload's ID and the
-            target's fingerprint. The fingerprint covers the version of the simulator. A damaged
-            file is measured again. None means that nothing is stored.
+        folder: folder for stored tables. A stored table is found by the workload's ID and the
+            target's fingerprint, which covers the version of the simulator. If a file is damaged,
+            the space is measured again. None means that nothing is stored.
         progress: callback for the progress.
 
     Raises:
@@ -196,7 +196,10 @@ def _words(values: NDArray[np.object_]) -> pa.Array:
 
 
 def _objects(column: pa.ChunkedArray) -> NDArray[np.object_]:
-    """Decode strings into an object array. Equal strings are one shared object, to save memory."""
+    """Decode strings into an object array.
+
+    All rows with equal text share a single string object, to save memory.
+    """
     encoded = column.combine_chunks()
     if not pa.types.is_dictionary(encoded.type):
         encoded = encoded.dictionary_encode()

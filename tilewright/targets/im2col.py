@@ -1,9 +1,11 @@
 """Rearranges images with few channels so that a convolution fills whole blocks of channels.
 
-Space-to-depth and im2col are two special cases of this rearrangement. Each pixel of the rearranged
-image holds a patch of the original image as channels, and the convolution continues with a
-correspondingly smaller kernel. The result is exact for every kernel: taps beyond the kernel get
-weight zero, and pixels beyond the image are zero.
+Each pixel of the rearranged image holds a patch of the original image as channels. The convolution
+then continues with a correspondingly smaller kernel. Space-to-depth and im2col are two special
+cases of this rearrangement.
+
+The result is exact for every kernel size: patch positions outside the kernel get the weight zero,
+and pixels outside the image are zero.
 """
 
 from __future__ import annotations
@@ -84,7 +86,11 @@ class Unfold:
         )  # fmt: skip
 
     def channels(self, channels: int) -> int:
-        """Return the number of channels of the unfolded image, given those of the image."""
+        """Return the number of channels of the unfolded image.
+
+        Args:
+            channels: number of channels of the original image.
+        """
         return self.rows * self.cols * channels
 
     def workload(self, workload: Workload) -> Workload:
@@ -108,7 +114,14 @@ class Unfold:
         )
 
     def data(self, image: NDArray[Number]) -> NDArray[Number]:
-        """Unfold an image, from shape (n, c, h, w) to (n, rows·cols·c, height, width)."""
+        """Unfold an image.
+
+        Args:
+            image: array of shape (n, c, h, w).
+
+        Returns:
+            Array of shape (n, rows·cols·c, height, width), of the same dtype.
+        """
         n, c, h, w = image.shape
         reach_h = (self.height - 1) * self.stride_h + self.rows
         reach_w = (self.width - 1) * self.stride_w + self.cols
@@ -126,13 +139,13 @@ class Unfold:
         return out.reshape(n, -1, self.height, self.width)
 
     def weight(self, weight: NDArray[Number]) -> NDArray[Number]:
-        """Rearrange the weights to match the unfolded image.
+        """Rearrange the weights of the convolution to match the unfolded image.
 
         Args:
             weight: weights of shape (o, c, kh, kw).
 
         Returns:
-            Weights of shape (o, rows·cols·c, ⌈kh/rows⌉, ⌈kw/cols⌉).
+            Weights of shape (o, rows·cols·c, ⌈kh/rows⌉, ⌈kw/cols⌉), of the same dtype.
         """
         o, c, kh, kw = weight.shape
         taps_h, taps_w = -(-kh // self.rows), -(-kw // self.cols)
@@ -152,8 +165,7 @@ class Unfold:
         """Read a rearrangement that `to_json` wrote.
 
         Raises:
-            KeyError: a field is missing or unknown.
-            TypeError: a field is missing or has the wrong type.
-            ValueError: a value is invalid.
+            TypeError: a field is missing or unknown.
+            ValueError: a value is not an integer.
         """
         return Unfold(**{name: as_int(value) for name, value in values.items()})

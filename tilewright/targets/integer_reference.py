@@ -1,4 +1,7 @@
-"""Plain integer arithmetic for int8 workloads: the reference that every target is compared with."""
+"""Reference implementation of int8 workloads in plain integer arithmetic.
+
+The outputs of every target are compared with this reference.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,15 @@ _LARGEST_TAP = 127  # largest int8
 
 
 def total_taps(height: int, width: int) -> int:
-    """Return the sum of the integer weights with which a `height` × `width` window is averaged.
+    """Return the sum of the integer weights with which a window is averaged.
 
-    The sum is a power of two, so that the division by it is a shift. It is the number of pixels if
-    that is a power of two, and otherwise the largest power of two for which each weight still fits
-    int8.
+    The sum is a power of two, so that the average needs a shift instead of a division. If the
+    number of pixels is a power of two, the sum is that number. Otherwise the sum is the largest
+    power of two for which each weight still fits int8.
+
+    Args:
+        height: height of the window.
+        width: width of the window.
     """
     taps = height * width
     return taps if taps & (taps - 1) == 0 else 1 << int(math.log2(_LARGEST_TAP * taps))
@@ -34,8 +41,8 @@ def total_taps(height: int, width: int) -> int:
 def average_weights(height: int, width: int) -> tuple[NDArray[np.int8], int]:
     """Return integer weights that average a window.
 
-    All weights are equal if the number of pixels is a power of two. Otherwise they are as large as
-    int8 allows and differ by at most 1; the larger ones are spread evenly.
+    If the number of pixels is a power of two, all weights are 1. Otherwise the weights are as large
+    as int8 allows and differ by at most 1; the larger ones are spread evenly over the window.
 
     Args:
         height: height of the window.
@@ -61,9 +68,12 @@ def apply_epilogue(
     Args:
         steps: the steps, in order.
         total: accumulators, shape (n, o, oh, ow).
-        tensors: operands of the steps, named after the kind of step that reads them. A `weighted`
-            step reads the tensor `residual`.
+        tensors: operands of the steps, by the kind of the step that reads them. A `weighted` step
+            reads the tensor `residual`.
         acc_bits: width of the accumulators in bits.
+
+    Returns:
+        The accumulators after the last step, int64, shape (n, o, oh, ow).
     """
     total = wrap(total, acc_bits)
     for op in steps:
@@ -72,15 +82,19 @@ def apply_epilogue(
 
 
 def sums(w: Anchor, tensors: Mapping[str, NDArray[Any]]) -> Integers:
-    """Return the sums of products of an operator, shape (n, o, oh, ow).
+    """Return the sums of products of a convolution, dense layer or matrix product.
 
-    The products of one kernel tap are summed in floating point, which is exact here: the sum of up
-    to 1024 int8 products stays below 2^24, the limit of float32; other sums stay far below 2^53,
-    the limit of float64.
+    The products of one kernel position are summed in floating point, because numpy multiplies
+    integer matrices without BLAS, which is slow. The sums are exact: sums of up to 1024 int8
+    products stay below 2^24, the limit of float32; other sums stay far below 2^53, the limit of
+    float64.
 
     Args:
         w: the operator.
         tensors: `data` of shape (n, c, h, w) and `weight` of shape (o, c/groups, kh, kw).
+
+    Returns:
+        The sums, int64, shape (n, o, oh, ow).
     """
     data, weight = tensors["data"], tensors["weight"]
     per_in, per_out = w.in_channels // w.groups, w.out_channels // w.groups
@@ -97,15 +111,15 @@ def sums(w: Anchor, tensors: Mapping[str, NDArray[Any]]) -> Integers:
 
 
 def maxima(w: Windows, data: NDArray[Any], dilation: tuple[int, int] = (1, 1)) -> Integers:
-    """Return the maximum of each window of a channel, ignoring pixels in the padding.
+    """Return the maximum of each window of each channel, ignoring pixels in the padding.
 
     Args:
         w: geometry of the windows.
-        data: image of shape (n, c, h, w).
+        data: images of shape (n, c, h, w).
         dilation: vertical and horizontal dilation.
 
     Returns:
-        Maxima of shape (n, c, oh, ow).
+        Maxima, int64, shape (n, c, oh, ow).
     """
     least = np.iinfo(np.int64).min
     padded = np.pad(data.astype(np.int64), _padding_around(w), constant_values=least)
@@ -123,7 +137,7 @@ def _padding_around(w: Windows) -> tuple[tuple[int, int], ...]:
 def _windows(
     w: Windows, padded: NDArray[Any], dilation: tuple[int, int]
 ) -> Iterator[tuple[int, int, NDArray[Any]]]:
-    """Yield, for each kernel position, the input pixels that the position is multiplied with.
+    """Yield the input pixels that each kernel position is multiplied with.
 
     Args:
         w: geometry of the sliding window.
@@ -147,7 +161,12 @@ def _windows(
 
 
 def wrap(values: Integers, bits: int) -> Integers:
-    """Wrap values of any shape to two's complement numbers of `bits` bits."""
+    """Wrap integers to two's complement numbers of a given width.
+
+    Args:
+        values: int64 array of any shape.
+        bits: width in bits.
+    """
     if bits in (8, 16, 32):
         return values.astype(f"i{bits // 8}").astype(np.int64)
     half = 1 << (bits - 1)
@@ -160,21 +179,21 @@ def reference(
 ) -> Integers:  # fmt: skip
     """Compute the output of a workload on integer tensors.
 
-    Accumulators and every post-operation wrap modulo 2^acc_bits. The result is truncated to
-    `out_bits`.
+    Accumulators and the results of every post-operation wrap modulo 2^acc_bits. The final result is
+    truncated to `out_bits`.
 
     Args:
         workload: the workload.
-        tensors: the operands by name: `data` (n, c, h, w) and `weight` (o, c/groups, kh, kw); and,
-            if the epilogue has these steps, `bias` (o,), `shr_channel` (o,), `add` (n, o, oh, ow)
-            and `residual` (n, o, oh, ow), where (oh, ow) is the size before an average. The
-            operands of a shortcut have names that begin with `shortcut_`.
+        tensors: the operands by name: `data` (n, c, h, w) and `weight` (o, c/groups, kh, kw). If
+            the epilogue has these steps, also `bias` (o,), `shr_channel` (o,), `add` (n, o, oh, ow)
+            and `residual` (n, o, oh, ow), where (oh, ow) is the size before an average. The names
+            of a shortcut's operands begin with `shortcut_`.
         acc_bits: width of the accumulators in bits.
         out_bits: width of the output in bits.
-        exact: whether to reject tensors whose sums of products exceed `acc_bits`.
+        exact: whether to reject tensors whose sums of products do not fit `acc_bits`.
 
     Returns:
-        The output, shape (n, o, oh, ow).
+        The output, int64, shape (n, o, oh, ow).
 
     Raises:
         OverflowError: `exact` is set and a sum of products would wrap.

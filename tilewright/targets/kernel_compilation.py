@@ -1,16 +1,17 @@
 """Cache folders for compiled simulator kernels, and a record of the kernel that is being compiled.
 
 numba compiles a kernel on its first call and stores the code on disk. `kernel_listener` records
-here when a compilation begins and ends, so that progress displays, which do not load numba, can
-explain the delay.
+here when a compilation begins and ends. Progress displays, which do not load numba, read this
+record to explain the delay.
 
-numba decides by the modification time of a file whether its cached code is current. A kernel that
-calls into another, changed file would therefore keep running the old code. To avoid this, the name
-of the cache folder contains a digest of the kernels' sources: any change starts a new folder.
+numba regards cached code as current if the source file of the kernel is unchanged. A kernel that
+calls a function in another, changed file would therefore keep running the old code. To avoid this,
+the name of the cache folder contains a digest of the sources of all kernels: any change starts a
+new folder.
 
-The files in such a folder are unpickled. numba would let a file `.numba_config.yaml` in the working
-directory choose another folder, but a command has already left that directory at this point (see
-`core.working_folder`).
+The files in such a folder are unpickled, so the folder must be trusted. numba would let a file
+`.numba_config.yaml` in the working directory choose another folder, but a command has already left
+that directory at this point (see `core.working_folder`).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ RUNNING: list[KernelSet] = []
 
 
 def describe_compilation() -> str:
-    """Describe the compilation that is running, for a progress line; empty if there is none."""
+    """Return a progress line about the running compilation of a kernel; "" if there is none."""
     if not RUNNING:
         return ""
     kernels = RUNNING[0]
@@ -58,10 +59,11 @@ _KERNEL_WORDS = (b"numba", b"NamedTuple", b"np.record", b".compiled import")
 
 
 def use_cache_of_these_sources() -> None:
-    """Point numba at the cache folder for the current sources.
+    """Set numba's cache folder to the folder for the current sources of the kernels.
 
-    Call this before any kernel is defined. It does nothing if the user has set NUMBA_CACHE_DIR, or
-    if the package's folder is read-only. In the latter case numba picks a folder of the user.
+    Call this function before any kernel is defined. It does nothing if the user has set
+    NUMBA_CACHE_DIR. It also does nothing if the package's folder is read-only; numba then chooses a
+    folder that belongs to the user.
     """
     if "NUMBA_CACHE_DIR" in os.environ:
         return
@@ -76,9 +78,12 @@ def use_cache_of_these_sources() -> None:
 
 @contextmanager
 def cache_of(kind: str) -> Iterator[None]:
-    """Store the kernels defined in this context in the cache folder of one kind of target.
+    """Store the kernels that are defined in this context in a cache folder for one kind of target.
 
     A change of that target's sources then does not recompile the kernels of other targets.
+
+    Args:
+        kind: folder of the target's sources within `tilewright/targets`, such as `gemmini`.
     """
     config = sys.modules["numba"].core.config
     before = config.CACHE_DIR
@@ -111,7 +116,8 @@ def _folder_of(kind: str, name: str) -> Path | None:
     digest = hashlib.sha256()
     for file in sorted((package / kind).rglob("*.py")):
         text = file.read_bytes()
-        # The names of kernels and of the types they are compiled for. The files contain much else.
+        # Only files that define kernels, or the types of their arguments, count. A change of any
+        # other file does not affect the compiled code.
         if any(word in text for word in _KERNEL_WORDS):
             digest.update(file.relative_to(package).as_posix().encode() + b"\0" + text)
     caches = package / "__pycache__" / name

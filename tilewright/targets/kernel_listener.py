@@ -1,4 +1,4 @@
-"""Tells `kernel_compilation` when numba compiles a kernel that was registered here."""
+"""Records in `kernel_compilation.RUNNING` when numba compiles a registered kernel."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def announce(dispatcher: Callable[..., object], kernels: KernelSet) -> None:
 
 
 class _CompilationListener(Listener):  # type: ignore[misc]
-    """Listener for the event that numba emits when the cache has no code for a call.
+    """Listener for the event that numba emits when it compiles a function that is not in its cache.
 
-    Meanwhile, it switches Python's garbage collector off. numba creates millions of objects that
-    stay, and each collection would look at all of them.
+    During a compilation, the listener switches Python's garbage collector off. numba creates
+    millions of long-lived objects, and every collection would examine all of them.
     """
 
     _collects = False

@@ -60,8 +60,8 @@ class _RegisterPart(LoweringPass):  # type: ignore[misc]
         LoweringPass.__init__(self)
 
     def run_pass(self, state: Any) -> bool:
-        # The key of the part. numba insists on a built-in function, which nothing calls here. Bound
-        # methods of two objects are two keys.
+        # numba needs a built-in function as the key of a part, which it never calls. The bound
+        # method of a new object is a unique key.
         entry_point = object().__dir__
         result = state["cr"]
         state.targetctx.insert_user_function(entry_point, result.fndesc, [state.library])
@@ -94,10 +94,10 @@ The passes for forms that no part uses are left out: closures, comprehensions, `
 
 
 class PartCompiler(CompilerBase):  # type: ignore[misc]
-    """Compiler for the parts of a kernel."""
+    """Compiler for the parts of a kernel: functions that only other compiled functions call."""
 
     def define_pipelines(self) -> list[Any]:
-        """Return the passes, and prepare the state for them."""
+        """Return the compiler passes for a part, and prepare the compiler's state for them."""
         name = self.state.func_id.func_qualname
         self.state.library = _PartLibrary(self.state.targetctx.codegen(), name)
         self.state.flags.no_compile = True

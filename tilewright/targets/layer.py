@@ -1,4 +1,4 @@
-"""Layers of a network as an accelerator runs them, and conversion of tensors to and from int8."""
+"""Layers of a network in the form that an accelerator runs, and int8 conversion of tensors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Scale(NamedTuple):
 
     @property
     def exponent(self) -> int | None:
-        """Base-2 logarithm of the step; None if it is no integer or the zero point is not 0."""
+        """Base-2 logarithm of the step; None if it is not an integer or the zero point is not 0."""
         mantissa, exponent = math.frexp(self.step)
         return exponent - 1 if mantissa == 0.5 and not self.zero_point else None
 
@@ -42,12 +42,12 @@ NamedShape = tuple[int | str, ...]
 
 @dataclass(frozen=True)
 class Value:
-    """A named tensor that is passed between layers or between layers and the host.
+    """A named tensor that is passed between layers, or between layers and the host.
 
     Attributes:
         name: name of the tensor.
-        shape: NCHW, or any other shape.
-        dtype: element type. The host's uint8 tensors are stored as int8, with 128 subtracted.
+        shape: shape of the tensor; (n, c, h, w) for images.
+        dtype: element type. uint8 tensors of the host are stored as int8, with 128 subtracted.
         scale: quantisation scale of an int8 tensor; None for other types.
     """
 
@@ -61,8 +61,8 @@ class Value:
 class ChannelSlice:
     """A tensor that is a range of channels of another tensor and shares its memory.
 
-    The channels are the second dimension of a four-dimensional tensor and the last dimension of any
-    other tensor. Writing one of the two tensors writes the other.
+    The channels are the second dimension of a four-dimensional tensor, and the last dimension of
+    any other tensor. Writing to one of the two tensors changes the other.
 
     Attributes:
         part: name of the tensor that is the range of channels.
@@ -104,7 +104,7 @@ class Layer:
     Attributes:
         name: name of the anchor operator in the source model.
         names: names of all operators of the source model that the layer covers.
-        operator: name of the anchor operator's type in the source model.
+        operator: type of the anchor operator in the source model.
         workload: the workload.
         data: name of the input activation.
         output: name of the output activation.
@@ -114,9 +114,9 @@ class Layer:
         weight_from: name of an activation of shape (rows, channels) that is packed as the weights
             of a dense layer.
         bias: biases, int32, shape (o,), including the rounding constant of the right shift.
-        shifts: amounts of a `shr_channel` step, int32, shape (o,).
-        unfold: rearrangement that is applied to `data` when it is packed. `workload` and `weight`
-            are then those for the rearranged image.
+        shifts: amounts of a `shr_channel` step in bits, int32, shape (o,).
+        unfold: rearrangement that is applied to `data` when it is packed. If it is set, `workload`
+            and `weight` describe the convolution of the rearranged image.
         shortcut: operands of the workload's shortcut, if it has one.
         add: constants that an `add` step of the epilogue reads, int32, shape (n, o, oh, ow).
         macs: number of multiply-accumulates of the operator in the source model.
@@ -151,15 +151,19 @@ OF_UINT8 = np.uint8(0x80)
 
 
 def to_int8(values: NDArray[Any], scale: Scale | None) -> NDArray[np.int8]:
-    """Convert a host tensor of any shape to int8.
+    """Convert a host tensor to int8.
 
-    Floats are quantised in float32 as by ONNX's QuantizeLinear: divided by the step, rounded to the
-    nearest integer (ties to even), offset by the zero point and clipped to −128…127. NaN becomes
-    the zero point. From uint8 values 128 is subtracted. int8 values are returned unchanged.
+    Floats are quantised in float32 like in ONNX's QuantizeLinear: they are divided by the step,
+    rounded to the nearest integer (ties to even), offset by the zero point and clipped to −128…127.
+    NaN becomes the zero point. For uint8 values, 128 is subtracted. int8 values are returned
+    unchanged.
 
     Args:
-        values: float, uint8 or int8 tensor.
+        values: float, uint8 or int8 tensor of any shape.
         scale: quantisation scale; required for floats.
+
+    Returns:
+        int8 tensor of the same shape.
     """
     if values.dtype == np.int8:
         return values
@@ -173,14 +177,17 @@ def to_int8(values: NDArray[Any], scale: Scale | None) -> NDArray[np.int8]:
 
 
 def from_int8(values: NDArray[np.int8], scale: Scale | None, dtype: str) -> NDArray[Any]:
-    """Convert an int8 tensor of any shape to a host tensor.
+    """Convert an int8 tensor to a host tensor.
 
-    Floats are computed in float32 as by ONNX's DequantizeLinear.
+    Floats are computed in float32 like in ONNX's DequantizeLinear.
 
     Args:
-        values: the int8 tensor.
+        values: int8 tensor of any shape.
         scale: quantisation scale; required if `dtype` is a float type.
         dtype: element type of the result: a float type, uint8 or int8.
+
+    Returns:
+        Tensor of the same shape with elements of type `dtype`.
     """
     if dtype == "int8":
         return values

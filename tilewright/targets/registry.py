@@ -42,12 +42,12 @@ class TargetError(TilewrightError):
 
 @dataclass(frozen=True)
 class Property:
-    """A property of a target that is shown to users.
+    """A property of a target that is shown to users, for example its clock frequency.
 
     Attributes:
         section: heading under which the property is listed.
         name: name of the property.
-        value: its value, if known.
+        value: its value; None if it is unknown.
         unit: unit of the value.
         meaning: explanation of the property.
     """
@@ -67,9 +67,11 @@ def _cannot_rebuild(specification: Mapping[str, Json], space: str) -> Target:
 
 @dataclass(frozen=True)
 class TargetKind:
-    """A kind of targets: how its targets are named, described and built.
+    """A family of targets, such as `vta` or `cpu`: how they are named, described and built.
 
-    Callables that take `text` receive a preset, a file path, or the part of the name after `kind:`.
+    Functions that take `text` receive a preset, a file path, or the part of a target's name after
+    `kind:`. The functions `check`, `describe`, `remarks`, `properties` and `check_code` do not load
+    heavy modules.
 
     Attributes:
         name: name of the kind.
@@ -79,25 +81,24 @@ class TargetKind:
         spaces: names of the schedule spaces; the first one is the default.
         presets: returns the names of the presets.
         reads: returns whether the kind can read a file.
-        check: raises the errors that `make` would raise, without loading heavy modules.
-        describe: returns a preset's figures for a table of presets, by column name, without loading
-            heavy modules.
-        remarks: returns what a user should know before using the target, without loading heavy
-            modules.
-        properties: returns all properties of the target, without loading heavy modules.
-        rebuild: builds a target from the JSON that `HasSpecification` returned, and a space.
-        check_code: for kinds that compile kernels: raises an error if code that was compiled for
-            such a target cannot run on this machine, without loading heavy modules.
+        check: given `text`, raises the errors that `make` would raise.
+        describe: given a preset, returns its row in a table of presets, by column name.
+        remarks: given `text`, returns sentences that a user should read before using the target.
+        properties: given `text`, returns all properties of the target.
+        rebuild: builds a target from its `HasSpecification.specification` and the name of a space.
+        check_code: given a specification, raises an error if code that was compiled for the target
+            cannot run on this machine. None for kinds that do not compile kernels or have no such
+            check.
         variants: given a maximum count and a seed, returns specifications of different pieces of
             hardware of this kind, for training models on several machines. Presets are not among
             them.
-        warm_up: compiles everything that the first run would otherwise compile, and reports
-            progress lines to its argument.
-        with_run_limit: for kinds whose targets run programs in a watched process of their own:
-            returns the same target with a limit in seconds on the run of one program.
-        make_on: for targets that workers of a cluster offer: builds a target from `text`, a space
-            and the address of the cluster. The `make` of such a kind only raises an error that asks
-            for the address.
+        warm_up: compiles everything that the first run would otherwise compile. Its argument is
+            called with progress lines.
+        with_run_limit: for kinds whose targets run programs in a child process of their own:
+            returns the same target with a time limit, in seconds, for running one program.
+        make_on: for targets that workers of a cluster offer: builds a target from `text`, the name
+            of a space and the address of the cluster. The `make` of such a kind only raises an
+            error that asks for the address.
     """
 
     name: str
@@ -118,7 +119,13 @@ class TargetKind:
     make_on: Callable[[str, str, str], Target] | None = None
 
     def space_named(self, space: str) -> str:
-        """Return `space`, or the default space of the kind if `space` is empty.
+        """Return the name of a space, with the kind's default space as the default.
+
+        Args:
+            space: name of a space; empty for the default space.
+
+        Returns:
+            The name; "" if the kind has no spaces.
 
         Raises:
             UnknownName: the kind does not have the space.
@@ -206,14 +213,14 @@ def make_target(text: str, space: str = "") -> Target:
 
 
 def check_target(text: str, space: str = "") -> None:
-    """Check a target's name and the name of its schedule space, without loading heavy modules.
+    """Check the name of a target and of its schedule space, without loading heavy modules.
 
     Args:
         text: name of the target, as for `make_target`.
         space: name of the schedule space; empty for the target's default space.
 
     Raises:
-        TilewrightError: `make_target` would reject the arguments with the same error.
+        TilewrightError: `make_target` would reject the names with the same error.
     """
     kind, rest = kind_of(text)
     kind.space_named(space)
@@ -221,20 +228,22 @@ def check_target(text: str, space: str = "") -> None:
 
 
 def target_remarks(text: str) -> Sequence[str]:
-    """Return sentences that a user should know before using a target.
+    """Return sentences that a user should read before using a target.
 
     Args:
         text: name of the target, as for `make_target`.
 
     Raises:
-        TilewrightError: as for `check_target`.
+        UnknownName: the target is unknown.
     """
     kind, rest = kind_of(text)
     return kind.remarks(rest)
 
 
 def rebuild(kind: str, specification: Mapping[str, Json], space: str) -> Target:
-    """Build a target from the JSON that a run stored about it. Only modules of its kind are loaded.
+    """Build a target from the JSON that a run stored about it.
+
+    If the kind is a built-in one, other kinds are not loaded.
 
     Args:
         kind: name of the target kind.
@@ -249,9 +258,10 @@ def rebuild(kind: str, specification: Mapping[str, Json], space: str) -> Target:
 
 
 def check_code(kind: str, specification: Mapping[str, Json]) -> None:
-    """Raise an error if a target's compiled code cannot run on this machine.
+    """Check that code that was compiled for a target can run on this machine.
 
-    If the kind has no check of its own, the target is built.
+    If the target kind defines no `check_code`, the target is built, and must be able to compile
+    kernels.
 
     Args:
         kind: name of the target kind.
@@ -259,7 +269,7 @@ def check_code(kind: str, specification: Mapping[str, Json]) -> None:
 
     Raises:
         TargetError: the target does not compile kernels.
-        TilewrightError: this machine is not the machine of the target.
+        TilewrightError: the code cannot run on this machine, or the target cannot be built.
     """
     target_kind = kind_named(kind)
     if target_kind.check_code is not None:
@@ -273,13 +283,14 @@ def check_code(kind: str, specification: Mapping[str, Json]) -> None:
 def kind_named(kind: str) -> TargetKind:
     """Return the target kind with the given name.
 
-    Other kinds are not loaded if it is a built-in kind.
+    If it is a built-in kind, other kinds are not loaded.
 
     Args:
         kind: name of the target kind.
 
     Raises:
         UnknownName: there is no such kind.
+        TargetError: a plug-in cannot be loaded.
     """
     if kind in BUILT_IN:
         return _built_in(kind)

@@ -1,8 +1,8 @@
-"""Targets that answer from another process or machine, where calls may be lost.
+"""Base class of targets that answer from another process or machine, where calls may be lost.
 
-If a call on a batch is lost, or its answer cannot be true, it is repeated with smaller and smaller
-parts of the batch. In the end the configs that cause the failure are isolated. They get a status
-from `STATUS_OF`; all other configs get their real answers.
+If a call on a batch is lost, or its answer is impossible, the call is repeated with smaller and
+smaller parts of the batch, until the configs that cause the failure are isolated. These configs get
+a status from `STATUS_OF`; all other configs get their real answers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Loss:
     """Reason why a config got no valid answer.
 
     Attributes:
-        kind: a key of `STATUS_OF`.
+        kind: what happened to the call, a key of `STATUS_OF`.
         reason: explanation for the user.
     """
 
@@ -52,9 +52,9 @@ Failed = Callable[[NDArray[np.int64], Loss], T]
 
 
 class RemoteTarget:
-    """Implementation of `lower` and `measure` of `Target` through calls that may be lost.
+    """Implements `lower` and `measure` of `Target` through calls that may be lost.
 
-    A subclass implements `ask`, which sends one call, and may override `answers`, which splits a
+    A subclass implements `ask`, which sends one call. It may override `answers`, which divides a
     batch into calls.
 
     Attributes:
@@ -74,15 +74,18 @@ class RemoteTarget:
             configs: knob indices, shape (n, knobs).
             programs: compiled programs as plain arrays, for calls that need them.
 
+        Returns:
+            The JSON header and the arrays of the answer.
+
         Raises:
-            RpcFailed: the call was lost, or the answer cannot be true.
+            RpcFailed: the call was lost, or the answer is impossible.
         """
         raise NotImplementedError
 
     def answers(
         self, call: str, workload: Workload, ask: Ask[T], failed: Failed[T], rows: NDArray[np.int64]
     ) -> list[tuple[NDArray[np.int64], T]]:
-        """Ask for the answers to all rows of a batch of configs, possibly in several calls.
+        """Get the answers for some rows of a batch, possibly in several calls.
 
         Args:
             call: name of the call.
@@ -97,7 +100,10 @@ class RemoteTarget:
         return in_parts(ask, failed, rows)
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        """Lower configs in the other process; rows that it loses get the loss as status."""
+        """Compile a batch in the other process.
+
+        A config whose call is lost gets the kind of the loss as its failure class.
+        """
 
         def ask(rows: NDArray[np.int64]) -> Lowered:
             header, arrays = self.ask("lower", workload, configs[rows])
@@ -110,7 +116,10 @@ class RemoteTarget:
         return joined_lowered(workload, configs, done)
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """Measure programs in the other process; rows that it loses get the loss as status."""
+        """Run the programs of a batch in the other process.
+
+        A config whose call is lost gets the status that `STATUS_OF` assigns to the loss.
+        """
 
         def ask(rows: NDArray[np.int64]) -> Measurements:
             programs = write_programs(lowered.rows(rows).programs)
@@ -122,7 +131,7 @@ class RemoteTarget:
 
         done = self.answers("measure", lowered.workload, ask, failed, np.flatnonzero(lowered.ok))
         measured = joined_measurements(lowered, done)
-        # the local target classifies the failures better
+        # the local target gives more precise statuses for configs that failed to compile
         if self.beside is not None and not lowered.ok.all():
             rows = np.flatnonzero(~lowered.ok)
             failures = self.beside.measure(lowered.rows(rows))
@@ -140,7 +149,7 @@ class TargetRaised(RpcFailed):
 def in_parts(
     ask: Ask[T], failed: Failed[T], rows: NDArray[np.int64]
 ) -> list[tuple[NDArray[np.int64], T]]:
-    """Ask for the answers to all rows of a batch, and isolate the rows that make a call fail.
+    """Get the answers for some rows of a batch, and isolate the rows that make a call fail.
 
     If a call fails, it is repeated with smaller parts of its rows, until single rows are left.
 
@@ -163,11 +172,11 @@ def in_parts(
     return [answer for part in parts for answer in in_parts(ask, failed, part)]
 
 
-# -- what an answer must look like --------------------------------------------------------------
+# -- checking of answers -------------------------------------------------------------------------
 
 
 def read_lowered(workload: Workload, configs: Configs, header: Header, arrays: Arrays) -> Lowered:
-    """Return the batch that `targets.worker.lowered_reply` sent.
+    """Read a lowered batch from the reply that `targets.worker.lowered_reply` created.
 
     Args:
         workload: the workload.
@@ -200,9 +209,10 @@ def read_lowered(workload: Workload, configs: Configs, header: Header, arrays: A
 
 
 def checked_measurements(n: int, arrays: Arrays) -> Measurements:
-    """Return the measurements in a reply.
+    """Read measurements from a reply, and check them.
 
-    Rows with impossible values get the status `wrong_result`.
+    Rows with impossible values, for example an unknown status or a negative latency, get the status
+    `wrong_result`.
 
     Args:
         n: expected number of rows.
@@ -258,7 +268,7 @@ def _repeats(n: int, arrays: Arrays) -> Ragged | None:
     return repeats
 
 
-# -- rows without an answer, and parts put together ---------------------------------------------
+# -- assembling of batches -----------------------------------------------------------------------
 
 
 def _not_lowered(workload: Workload, configs: Configs, loss: Loss) -> Lowered:
@@ -280,7 +290,8 @@ def joined_lowered(
     Args:
         workload: the workload.
         configs: knob indices of the whole batch, shape (n, knobs).
-        parts: the parts, in the order of the configs, each with the indices of its rows.
+        parts: row indices and the lowered configs of each part. The parts are in the order of the
+            batch and cover all rows, because their programs are concatenated.
     """
     columns = max((part.hidden.columns for _, part in parts), key=len, default=())
     n = len(configs)
@@ -305,8 +316,8 @@ def joined_measurements(
 
     Args:
         lowered: the whole batch.
-        parts: the parts, each with the indices of its rows. Rows that are in no part get the status
-            `compile_error`.
+        parts: row indices and the measurements of each part, in any order. Rows that are in no part
+            get the status `compile_error` and the reason from `lowered`.
     """
     whole = Measurements.unmeasured(len(lowered))
     whole.reason[:] = lowered.reasons

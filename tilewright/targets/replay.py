@@ -1,7 +1,7 @@
-"""Complete measurement tables of schedule spaces, and a target that answers from such tables.
+"""Measurement tables of schedule spaces, and a target that answers from such tables.
 
-The target neither compiles nor runs anything. With it, tuners are judged by their distance from the
-true optimum, and tuning runs are replayed in seconds.
+The target neither compiles nor runs anything. Tuning runs on it take only seconds, and if a table
+is complete, the distance of a tuner from the true optimum is known.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class TableError(TilewrightError):
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds that compiling and measuring each config of a table took, shape (rows,) each.
+    """Time that compiling and measuring each config of a table took, in seconds.
 
     Attributes:
-        compiling: time to compile the config.
-        measuring: time to measure the config; 0 if it did not compile.
+        compiling: time to compile each config, shape (rows,).
+        measuring: time to measure each config, shape (rows,); 0 if it did not compile.
     """
 
     compiling: NDArray[np.float64]
@@ -41,8 +41,8 @@ class Spent:
         """Return the average costs per config.
 
         Args:
-            compiled: mask of the rows that compiled, shape (rows,). Only these rows count for the
-                average time to measure.
+            compiled: mask of the rows that compiled, shape (rows,). The average time to measure is
+                computed from these rows only.
         """
         measuring = self.measuring[compiled].mean() if compiled.any() else 0.0
         return Costs(float(self.compiling.mean()), float(measuring))
@@ -97,7 +97,11 @@ class MeasurementTable:
 
     @property
     def optimum(self) -> Latency:
-        """Latency of the fastest valid config. Raises `TableError` if no config is valid."""
+        """Latency of the fastest valid config.
+
+        Raises:
+            TableError: no config is valid.
+        """
         if not self.valid.any():
             raise TableError(
                 f"no config of {self.name} is valid, so it has no optimum; leave out this table"
@@ -143,15 +147,15 @@ class MeasurementTable:
 class ReplayTarget:
     """Target that answers from measurement tables, one per workload.
 
-    It has no capabilities except estimates and costs, because the tables hold nothing else.
+    Its only optional capabilities are `Estimates` and `HasCosts`.
 
     Args:
         tables: the measurement tables.
         name: name of the target.
-        hardware: features of the hardware on which the tables were recorded.
-        estimates: estimates for that hardware.
-        costs: costs of trials on that hardware. They are only used if a table did not record its
-            own.
+        hardware: hardware features of the machine on which the tables were recorded.
+        estimates: estimates for that machine.
+        costs: costs of trials on that machine. They are ignored if every table recorded the costs
+            of its configs.
     """
 
     deterministic = True
@@ -191,7 +195,7 @@ class ReplayTarget:
         return {table.name: table.workload for table in self.tables.values()}
 
     def hardware_features(self) -> dict[str, float]:
-        """Return the features that were recorded."""
+        """Return the hardware features of the machine on which the tables were recorded."""
         return self._hardware
 
     def space(self, workload: Workload) -> Space:

@@ -1,4 +1,4 @@
-"""Replaces shifts that round half up by divisions that round to nearest, ties to even."""
+"""Replaces right shifts that round half up by divisions that round to nearest, ties to even."""
 
 from __future__ import annotations
 
@@ -14,21 +14,26 @@ Steps = tuple[EpilogueOp, ...]
 
 
 def rounded_to_even(workload: Workload) -> Workload:
-    """Return a workload whose right shift rounds to the nearest integer with ties to even.
+    """Return a workload whose right shift rounds to the nearest integer, ties to even.
 
-    The first right shift is replaced by a `shr_even` step. This requires that the shift rounds half
-    up, which is assumed if the epilogue has a bias, an added tensor or an offset; the first of
-    these is assumed to contain half of the divisor. If it is an offset, that half is subtracted
-    from it, and an offset of 0 is removed. A workload without such a step or without a right shift
-    is returned unchanged.
+    To round half up, an epilogue adds half of the divisor before a right shift. A machine with
+    `MachineTraits.rounds_to_even` rounds by itself. For such a machine, the first right shift is
+    replaced by a `shr_even` step, and half of the divisor is no longer added.
+
+    That half is assumed to be part of the first `bias`, `add` or `offset` step. If this step is an
+    offset, the half is subtracted from it, and an offset that becomes 0 is removed. Biases and
+    added tensors are not part of a workload; `layer_rounded_to_even` changes those of a layer.
+
+    A workload without such a step or without a right shift is returned unchanged.
     """
     return workload.with_steps(_to_even(workload.epilogue)[0])
 
 
 def layer_rounded_to_even(layer: Layer) -> Layer:
-    """Return a layer with the workload from `rounded_to_even`.
+    """Return a layer whose right shift rounds to the nearest integer, ties to even.
 
-    The rounding constant, half of the divisor, is subtracted from the layer's bias or added tensor.
+    Its workload is changed by `rounded_to_even`. If the rounding constant, half of the divisor, is
+    part of the layer's bias or added tensor, it is subtracted from them.
     """
     steps, half = _to_even(layer.workload.epilogue)
     changed = replace(layer, workload=layer.workload.with_steps(steps))
@@ -43,7 +48,7 @@ def _to_even(steps: Steps) -> tuple[Steps, int]:
     """Replace the first right shift of an epilogue by `shr_even`, see `rounded_to_even`.
 
     Returns:
-        The new steps, and the constant to subtract from the bias or the added tensor.
+        The new steps, and the constant that must be subtracted from the bias or the added tensor.
     """
     shift = next((step for step in steps if step.kind == "shr" and step.value), None)
     constants = [step for step in steps if step.kind in ("bias", "add", "offset")]

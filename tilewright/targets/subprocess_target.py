@@ -1,15 +1,15 @@
-"""Runs a target in a child process, so that no config can crash, block or corrupt the session.
+"""Runs a target in a child process, so that no config can crash, block or corrupt a tuning run.
 
 The parent process limits the time of every call. If a batch crashes, hangs or returns impossible
-values, it is repeated with smaller and smaller parts, in a new process if the old one was lost. In
-the end the configs that cause the failure are isolated. Their status depends on what happened:
+values, it is repeated with smaller and smaller parts, in a new process if the old one ended, until
+the configs that cause the failure are isolated. Their status depends on what happened:
 
     the process dies, or the target raises    run_error       (when compiling: failure "died")
     no answer within the limit                timeout         (when compiling: "timeout")
-    an answer that cannot be true             wrong_result    (when compiling: "nonsense")
+    an impossible answer                      wrong_result    (when compiling: "nonsense")
 
 All other configs of the batch get their real answers. A late answer cannot be mistaken for the
-answer to a later call, because its process has been ended.
+answer to a later call, because a process that exceeds its time limit is killed.
 """
 
 from __future__ import annotations
@@ -46,14 +46,15 @@ class TargetDown(TilewrightError):
 
 
 class IsolatedTarget(RemoteTarget):
-    """Implementation of the `Target` contract by a target in a child process.
+    """Implementation of the `Target` contract that runs a target in a child process.
 
     Args:
         factory: function that builds the target in the child process, as `package.module:callable`.
         arguments: keyword arguments of the factory, as JSON.
         limits: time limit of one call on a batch, and limit of the child's address space.
-        beside: the same target in this process. It answers everything that is not about a batch of
-            candidates, for example baselines and the verification of the best schedule.
+        beside: the same target in this process. It provides the optional capabilities, for example
+            baselines and the verification of the best schedule. None if the target must not run in
+            this process.
 
     Raises:
         TargetDown: the target cannot be built.
@@ -99,9 +100,11 @@ class IsolatedTarget(RemoteTarget):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Capabilities of the target in this process, or else estimates from the child process.
+        """Capabilities of the target in this process. Without such a target, only `Estimates`.
 
-        Enumerating a space in one call is excluded, because no time limit would fit.
+        Estimates are then computed in the child process. `Enumerates` and `MeasuresInOnePass` are
+        excluded: no time limit would fit the enumeration of a space, and a single pass would run in
+        this process.
         """
         if self.beside is not None:
             return exclude_capabilities(self.beside.capabilities, Enumerates, MeasuresInOnePass)
@@ -127,7 +130,13 @@ class IsolatedTarget(RemoteTarget):
     def ask(
         self, call: str, workload: Workload, configs: Configs, programs: Arrays | None = None
     ) -> Frame:
-        """Call the child process, after starting it if it does not run."""
+        """Send a call to the child process, which is started if it does not run.
+
+        Raises:
+            RpcFailed: the process ended, did not answer in time or sent an invalid answer.
+            TargetRaised: the target raised an exception.
+            TargetDown: the process cannot be started.
+        """
         if not self._process.is_running:
             self._call_or_raise({"call": "describe"})
         header, arrays = self._process.call(

@@ -1,4 +1,4 @@
-"""Finds tensors that are stored inside other tensors, and conflicts between them."""
+"""Computes positions of tensors that are stored inside other tensors, and finds overlaps."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def lay_out(pairs: Iterable[tuple[K, K, int]]) -> list[dict[K, int]]:
     """Compute the relative positions of tensors that are stored inside one another.
 
     Args:
-        pairs: triples (a, b, n): tensor a begins n elements after tensor b.
+        pairs: triples (a, b, n): tensor a begins n elements after the beginning of tensor b.
 
     Returns:
-        One mapping per group of connected tensors, from tensor to position. The smallest position
-        in each group is 0.
+        One mapping per group of connected tensors, from tensor to position in elements. The
+        smallest position in each group is 0.
 
     Raises:
         ValueError: a tensor would have two different positions. The argument is its key.
@@ -52,11 +52,11 @@ def find_overlap(begins: Mapping[K, int], sizes: Mapping[K, int]) -> tuple[K, K]
     """Find two tensors whose memory overlaps.
 
     Args:
-        begins: position of each tensor.
-        sizes: size of each tensor. Tensors without a size are ignored.
+        begins: position of each tensor, in elements.
+        sizes: size of each tensor, in elements. Tensors without a size are ignored.
 
     Returns:
-        Two overlapping tensors; None if no tensors overlap.
+        The keys of two overlapping tensors; None if no tensors overlap.
     """
     order = sorted((begins[key], key) for key in begins if key in sizes)
     for (begin, one), (next_begin, other) in pairwise(order):

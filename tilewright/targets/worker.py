@@ -1,8 +1,8 @@
-"""Child process of `targets.subprocess_target`: builds a target from its recipe and answers calls.
+"""Child process of `targets.subprocess_target`: builds a target and answers calls on it.
 
-Run it as `python -m tilewright.targets.worker … FACTORY ARGUMENTS`, with a factory
-`package.module:name` and its keyword arguments as JSON. Programs are sent as plain arrays with each
-call that needs them.
+Run it as `python -m tilewright.targets.worker … FACTORY ARGUMENTS`. The factory is a function
+`package.module:name` that builds the target, and the arguments are its keyword arguments as JSON.
+Each call that needs compiled programs contains them as plain arrays.
 """
 
 from __future__ import annotations
@@ -41,7 +41,11 @@ def call_factory(factory: str, keywords: Mapping[str, Json]) -> Target:
 
 
 class Worker:
-    """Executes calls from a parent process, one after another, on a target that it owns."""
+    """Answers calls from a parent process, one after another, on a target.
+
+    Args:
+        target: the target.
+    """
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -50,7 +54,8 @@ class Worker:
         """Answer one call.
 
         Args:
-            header: JSON with the name of the call and its workload.
+            header: JSON with the name of the call under `call`: "describe", "space", "estimate",
+                "lower" or "measure". All calls except "describe" contain a workload.
             arrays: arrays of the call; `configs` has shape (n, knobs).
 
         Returns:
@@ -98,7 +103,7 @@ class Worker:
 
 
 def make_warm(text: str, space: str = "") -> Target:
-    """Build a target and warm it up, so that its first measurement is not slowed by compilation.
+    """Build a target and run a small workload on it, so that its kernels are compiled in advance.
 
     Args:
         text: name of the target, as for `make_target`.
@@ -111,9 +116,9 @@ def make_warm(text: str, space: str = "") -> Target:
 
 
 def warmed_up(target: Target) -> Target:
-    """Run a small workload on a target, so that later calls do not wait for compiled kernels.
+    """Run a small workload on a target, so that its kernels are compiled.
 
-    Compiling the simulator's kernels would otherwise count towards the time limit of a call.
+    Compiling the kernels of a simulator would otherwise count towards the time limit of a call.
 
     Returns:
         The same target.
@@ -124,11 +129,16 @@ def warmed_up(target: Target) -> Target:
     return target
 
 
-# -- what travels ------------------------------------------------------------------------------
+# -- messages ----------------------------------------------------------------------------------
 
 
 def lowered_reply(lowered: Lowered) -> tuple[Header, dict[str, NDArray[Any]]]:
-    """Return a lowered batch without its programs, as header and arrays of shape (configs, …)."""
+    """Convert a lowered batch, without its programs, to the parts of a reply.
+
+    Returns:
+        A JSON header with the descriptions of the hidden features, and arrays of shape (configs,
+        …).
+    """
     return {"columns": write_columns(lowered.hidden.columns)}, {
         "failures": lowered.failures,
         "reasons": lowered.reasons,
@@ -137,7 +147,12 @@ def lowered_reply(lowered: Lowered) -> tuple[Header, dict[str, NDArray[Any]]]:
 
 
 def measured_reply(measured: Measurements) -> dict[str, NDArray[Any]]:
-    """Return measurements as arrays of shape (configs,). Repetitions are written like programs."""
+    """Convert measurements to the arrays of a reply.
+
+    Returns:
+        Arrays of shape (configs,). The repetitions of each config, whose number varies, are stored
+        in the format of `write_programs`.
+    """
     reply = {
         "status": measured.status,
         "reason": measured.reason,

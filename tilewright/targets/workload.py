@@ -1,7 +1,4 @@
-"""Workloads: what to compute, without a schedule.
-
-A workload is an operator with its shapes and its post-operations.
-"""
+"""Workloads: operators with their shapes and post-operations, without a schedule."""
 
 from __future__ import annotations
 
@@ -127,7 +124,8 @@ class Workload(Anchor):
     def data_dtype(self) -> str:
         """Element type of the input tensor.
 
-        It is float32 for `bfloat16`, whose operands are rounded later.
+        For the workload type `bfloat16` it is float32, because the kernel rounds the operands
+        itself.
         """
         if self.dequantises:
             return BYTES[self.epilogue[0].value]
@@ -158,7 +156,7 @@ class Workload(Anchor):
         )
 
     def part(self, kind: type[P]) -> P | None:
-        """Return `find_pattern(kind)`: the earlier name of that method."""
+        """Return `find_pattern(kind)`. This method is a deprecated alias."""
         warn_renamed("Workload.part", "Workload.find_pattern")
         return self.find_pattern(kind)
 
@@ -182,20 +180,21 @@ class Workload(Anchor):
         return self.find_pattern(Average)
 
     def with_steps(self, steps: tuple[EpilogueOp, ...]) -> Workload:
-        """Return the same workload with other element-wise steps."""
+        """Return the same workload with different element-wise steps."""
         return self._with(self.patterns, steps)
 
     def with_patterns(self, *patterns: Pattern) -> Workload:
-        """Return the same workload with the given patterns.
+        """Return the same workload with some patterns added or replaced.
 
-        They replace patterns of the same types.
+        Args:
+            *patterns: the new patterns. A pattern replaces the workload's pattern of the same type.
         """
         kinds = tuple(type(pattern) for pattern in patterns)
         kept = (pattern for pattern in self.patterns if not isinstance(pattern, kinds))
         return self._with((*kept, *patterns), self.epilogue)
 
     def without(self, kind: type[Pattern]) -> Workload:
-        """Return `remove_pattern(kind)`: the earlier name of that method."""
+        """Return `remove_pattern(kind)`. This method is a deprecated alias."""
         warn_renamed("Workload.without", "Workload.remove_pattern")
         return self.remove_pattern(kind)
 
@@ -206,13 +205,15 @@ class Workload(Anchor):
 
     @property
     def without_activation(self) -> Workload:
-        """The same workload without a float activation. Both have the same schedules."""
+        """The workload without its float activation. Both workloads have the same schedules."""
         return self.with_steps(tuple(op for op in self.epilogue if op.kind not in FUNCTIONS))
 
     def with_each_step(self, change: Callable[[EpilogueOp], EpilogueOp]) -> Workload:
-        """Return the same workload with `change` applied to every element-wise step.
+        """Return the same workload with every element-wise step replaced.
 
-        The steps of patterns are changed, too.
+        Args:
+            change: returns the replacement of a step. It is also applied to the steps of patterns,
+                for example of a shortcut.
         """
         changed_patterns = tuple(
             pattern.with_steps(tuple(map(change, pattern.steps))) for pattern in self.patterns
@@ -226,22 +227,22 @@ class Workload(Anchor):
 
     @property
     def out_height(self) -> int:
-        """Height of the output."""
+        """Height of the output tensor in rows."""
         return size_left(self, self.patterns)[0]
 
     @property
     def out_width(self) -> int:
-        """Width of the output."""
+        """Width of the output tensor in columns."""
         return size_left(self, self.patterns)[1]
 
     @property
     def results_height(self) -> int:
-        """Height of the tensor that the epilogue works on: after a max-pool, before an average."""
+        """Height of the tensor on which the epilogue works: after a max-pool, before an average."""
         return size_left(self, (pattern for pattern in self.patterns if not pattern.is_behind))[0]
 
     @property
     def results_width(self) -> int:
-        """Width of the tensor that the epilogue works on: after a max-pool, before an average."""
+        """Width of the tensor on which the epilogue works: after a max-pool, before an average."""
         return size_left(self, (pattern for pattern in self.patterns if not pattern.is_behind))[1]
 
     @property
@@ -255,9 +256,10 @@ class Workload(Anchor):
 
     @property
     def macs(self) -> int:
-        """Number of multiply-accumulates, excluding padding to hardware blocks.
+        """Number of multiply-accumulates, including those of a shortcut.
 
-        Those of a shortcut are included. Maxima and averages do not count.
+        Multiplications with the padding that fills up hardware blocks are not counted. Neither are
+        the operations of a max-pool or an average.
         """
         besides = (pattern.second_anchor(self) for pattern in self.patterns)
         return self.macs_of_sums + sum(
@@ -268,13 +270,13 @@ class Workload(Anchor):
 
     @property
     def id(self) -> str:
-        """Content hash of the workload."""
+        """Content hash of the workload: 12 hexadecimal digits."""
         return _id(self)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the workload as JSON, for `from_json`.
+        """Return the workload as JSON that `from_json` reads.
 
-        Patterns are stored under their names. The element type is omitted if it is int8.
+        Each pattern is stored under its name. The element type is omitted if it is int8.
         """
         values = {size.name: getattr(self, size.name) for size in fields(Anchor)}
         dtype = values.pop("dtype")
@@ -300,9 +302,10 @@ class Workload(Anchor):
 
     @property
     def epilogue_text(self) -> str:
-        """Text of the epilogue, as `with_epilogue` reads it.
+        """Text of all epilogues of the workload, as `with_epilogue` reads it.
 
-        Steps of a shortcut come first, of an average last.
+        The epilogue of a shortcut comes before the workload's own epilogue, and the epilogue of an
+        average after it.
         """
         first, last = self._with_own_steps
         parts = (
@@ -313,10 +316,10 @@ class Workload(Anchor):
 
     @property
     def _with_own_steps(self) -> tuple[list[Pattern], list[Pattern]]:
-        """Patterns with epilogues of their own, such as a shortcut or an average.
+        """Patterns that have an epilogue of their own, such as a shortcut or an average.
 
-        The first list has the patterns that come before the workload's epilogue, the second list
-        the patterns that come after it.
+        The first list contains the patterns that precede the workload's epilogue. The second list
+        contains the patterns that follow it.
         """
         stepped = [pattern for pattern in self.patterns if pattern.has_steps]
         return [e for e in stepped if not e.is_behind], [e for e in stepped if e.is_behind]
@@ -326,9 +329,10 @@ class Workload(Anchor):
 
         Args:
             text: the epilogue in the form of `parse_epilogue`. If the workload has a shortcut or an
-                average, their epilogues may be given, too, separated by `|`: the shortcut's before
-                and the average's after the workload's epilogue. Either all of them are given, or
-                only the workload's.
+                average, the text may also contain their epilogues, separated by `|`. The epilogue
+                of the shortcut comes before the workload's epilogue, and the epilogue of the
+                average after it. The text must contain either the workload's epilogue only, or all
+                epilogues.
 
         Raises:
             WorkloadError: the text cannot be parsed, or has the wrong number of epilogues.
@@ -353,7 +357,7 @@ class Workload(Anchor):
         return changed.with_steps(own)
 
     def __str__(self) -> str:
-        """Return the text that `parse_workload` reads. It does not include the epilogue."""
+        """Return the text that `parse_workload` reads, which does not include the epilogue."""
         text = ",".join((self.sizes_text, *map(str, self.patterns)))
         return text if self.dtype == "int8" else f"{text},dtype={self.dtype}"
 
@@ -362,7 +366,7 @@ _STEP = next((i for i, kind in enumerate(PATTERNS) if kind.is_behind), len(PATTE
 
 
 def _place(post_operation: PostOperation) -> float:
-    """Return the sort key of a post-operation."""
+    """Return the sort key of a post-operation: its position in the fixed order."""
     return _STEP if isinstance(post_operation, EpilogueOp) else PATTERNS.index(type(post_operation))
 
 
@@ -373,15 +377,19 @@ def _id(workload: Workload) -> str:
 
 
 def canonical(workload: Workload) -> Workload:
-    """Return the workload with representative immediates in its integer epilogue.
+    """Return the canonical form of a workload: each integer step is replaced by its representative.
 
-    Workloads with equal canonical forms have the same schedules, programs that differ only in
-    immediates, and equal cycles.
+    Workloads with equal canonical forms have the same schedules, equal cycles, and programs that
+    differ only in immediates (constants in instructions).
 
-    A left shift is represented as a right shift by a negative amount. For the scale of a residual
-    it only matters whether 2^scale fits into one int8 weight (scale at most 6), or needs two (7).
-    For a right shift, including those per channel, it only matters whether it leaves room for a
-    near-zero `bias` next to the accumulators (`NEAR_SHIFTS`).
+    Most constants do not matter, so each kind of step has one representative. The exceptions are:
+
+    - Right shifts, including those per channel, have several representatives, because the amount
+      determines whether there is room for a near-zero `bias` next to the accumulators
+      (`NEAR_SHIFTS`). A left shift is executed as a right shift by a negative amount, and has the
+      same representative as a small right shift.
+    - The scale of a residual determines how the residual is added. Up to 6, the factor 2^scale fits
+      into one int8 weight. A scale of 7 needs two matrix products. A larger scale needs a shift.
     """
     return workload.with_each_step(usual) if workload.dtype == "int8" else workload
 
@@ -396,12 +404,18 @@ def parse_workload(text: str, epilogue: str | None = None) -> Workload:
     - `batch_matmul:n=3,h=64,c=64,o=64`
     - `max_pool:n=1,c=64,h=112,w=112,k=3,s=2,p=1`
 
-    The keys are `n` (batch), `c` and `o` (input and output channels), `h` and `w` (image), `k`
-    (kernel), `s` (stride), `p` (padding), `d` (dilation) and `g` (groups). Different sizes for rows
-    and columns are written as `3x5`; padding also as top x left x bottom x right. `mk`, `ms` and
-    `mp` are the window, stride and padding of a max-pool of the accumulators. `xc`, `xi` and `xs`
-    are the channels, image size and stride of a shortcut. `avg` is the size of the image that is
-    averaged after the epilogue. `dtype=float32` selects floating point.
+    These are the keys:
+
+    - `n`: batch size.
+    - `c`, `o`: input and output channels.
+    - `h`, `w`: height and width of the image.
+    - `k`, `s`, `p`, `d`: kernel size, stride, padding and dilation. Different sizes for rows and
+      columns are written as `3x5`. Padding can also be written as top x left x bottom x right.
+    - `g`: number of groups.
+    - `mk`, `ms`, `mp`: window, stride and padding of a max-pool of the accumulators.
+    - `xc`, `xi`, `xs`: channels, image size and stride of a shortcut.
+    - `avg`: size of the image that is averaged after the epilogue.
+    - `dtype`: element type; the default is int8. `float32` and `bfloat16` select floating point.
 
     Args:
         text: the text of the workload.

@@ -1,9 +1,12 @@
-"""Measures VTA programs on remote boards, through Dask workers next to the boards.
+"""Measures VTA programs on remote boards, through Dask workers on the machines of the boards.
 
-`target` is the client side, `single_layer_programs` defines what is sent, and `board_runner` runs
-it next to the board with the C runtime (`targets.vta.board.runtime`) and `measure.c`.
-`board_worker` offers the board to a cluster. The modules that run next to the board do not import
-numba.
+- `target` provides the target, which runs in the process of the command.
+- `single_layer_programs` creates the files that are sent to a board.
+- `board_runner` runs programs on the board, with the C runtime (`targets.vta.board.runtime`) and
+  `measure.c`.
+- `board_worker` offers the board to a cluster.
+
+The modules that run on a board's machine do not import numba.
 """
 
 INPUT, EXPECTED = "input.bin", "expected.bin"

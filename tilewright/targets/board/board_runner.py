@@ -1,7 +1,7 @@
 """Runs programs on a board, with a C runtime that is built once against the board's driver.
 
-Each program runs alone, in a process of its own with a time limit. After a program that failed, the
-board is reset.
+Each program runs in its own process with a time limit, and no two programs run at the same time.
+After a program fails, the board is reset.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TIMED_OUT, _FAILED = 3, 1  # exit codes of measure.c: timed out, failed
 
 
 def machine_named(text: str) -> VtaSpec:
-    """Return the machine of a bitstream.
+    """Read the specification of the VTA machine in a bitstream.
 
     Args:
         text: name of a preset, or path of a `vta_config.json`.
@@ -60,11 +60,11 @@ class BenchOptions:
     Attributes:
         spec: the machine in the board's bitstream.
         driver: object files, archives and shared objects that define the functions of the stock
-            driver.
+            driver, separated by spaces.
         reset: command that programs the FPGA.
         repeats: number of repetitions per program.
         seconds: time limit for one program with all its repetitions.
-        patience: number of times the driver polls the device before it gives up.
+        patience: number of times that the driver polls the device before it gives up.
         cflags: flags of the C compiler.
     """
 
@@ -79,14 +79,14 @@ class BenchOptions:
 
 @dataclass
 class Counts:
-    """Counters of a board since its start.
+    """Counters of a board since its worker started.
 
     Attributes:
         programs: number of programs that were run.
         wrong: number of programs with wrong output.
         time_outs: number of programs that exceeded the time limit.
-        failures: number of programs that failed otherwise.
-        resets: number of resets of the board.
+        failures: number of programs that failed for another reason.
+        resets: number of resets of the board after a program.
     """
 
     programs: int = 0
@@ -106,7 +106,7 @@ class Ran:
         seconds: seconds of each repetition.
         cycles: cycles of each repetition; 0 if the driver does not count cycles.
         wrong: number of wrong bytes in the output; -1 if there is no output.
-        resets: number of resets of the board after the program.
+        resets: number of resets of the board after the program, 0 or 1.
     """
 
     status: Status
@@ -125,7 +125,7 @@ def write_runtime(folder: Path, spec: VtaSpec) -> str:
         spec: the machine.
 
     Returns:
-        Digest of the sources.
+        Digest of the sources of the runtime.
 
     Raises:
         OSError: the files cannot be written.
@@ -161,7 +161,10 @@ class BoardBench:
         self.reset()
 
     def describe(self) -> dict[str, Json]:
-        """Return the machine, and everything else that can change a measurement, as JSON."""
+        """Return the machine and everything else that can change a measurement, as JSON.
+
+        The key `bench` holds a digest of the driver, the measuring program and its options.
+        """
         spec: dict[str, Json] = self.options.spec.model_dump(by_alias=True, exclude={"source"})
         return {"spec": spec, "bench": self._digest, "repeats": self.options.repeats}
 
@@ -177,7 +180,8 @@ class BoardBench:
             blobs: content of the files by digest, uint8 arrays.
 
         Returns:
-            Arrays of shape (rows,), as `targets.remote_target.checked_measurements` reads them.
+            Arrays of shape (programs,), in the format that
+            `targets.remote_target.checked_measurements` reads.
 
         Raises:
             BoardDown: the board cannot be used any more.
@@ -188,7 +192,7 @@ class BoardBench:
         return self._result_arrays(done)
 
     def close(self) -> None:
-        """End the running program, and refuse to run further programs."""
+        """End the running program, and make later calls of `measure` fail."""
         self._closed = True
         if self._running is not None:
             _kill(self._running)
@@ -298,7 +302,7 @@ class BoardBench:
         """Count a failed program, reset the board, and return the result of the program.
 
         Without the reset, dependency tokens that the program left in the hardware's queues would
-        break the next program.
+        make the next program fail.
 
         Args:
             status: status of the program.

@@ -1,8 +1,8 @@
-"""Offers the board next to this machine to remote commands, as a worker of a Dask cluster.
+"""Offers a board to remote commands, as a worker of a Dask cluster.
 
-The worker has the Dask resources `board` and `board:NAME`. Calls that use the board require
-`board:NAME`, so that Dask gives the worker one program at a time and sends other calls to other
-workers.
+The worker runs on the machine that is connected to the board. It has the Dask resources `board` and
+`board:NAME`. Calls that use the board require the resource `board:NAME`. Dask therefore gives the
+worker one of these calls at a time, and sends them to no other worker.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def measure_on_board(
         blobs: content of the files by digest, uint8 arrays.
 
     Returns:
-        Arrays of shape (programs,), as `targets.remote_target.checked_measurements` reads them; an
-        error message if the board cannot be used.
+        Arrays of shape (programs,), in the format that `targets.remote_target.checked_measurements`
+        reads. If the board cannot be used, an error message.
     """
     try:
         return _benches[name].measure(programs, blobs)
@@ -63,16 +63,26 @@ def measure_on_board(
 
 
 def describe_board(name: str) -> dict[str, Json]:
-    """Return the machine of the board, its measuring options and its program counts."""
+    """Return the status and the description of a board of this worker, as JSON.
+
+    The description contains the machine and the options of the measurements
+    (`BoardBench.describe`). The status is stored under the key `STATUS` (`BoardBench.status`).
+
+    Args:
+        name: name of the board.
+    """
     bench = _benches[name]
     return {STATUS: bench.status(), **bench.describe()}
 
 
 def list_boards(address: str) -> dict[str, dict[str, Json]]:
-    """Return the boards of a cluster by name, each with its machine and program counts.
+    """Return the status of each board of a cluster.
 
     Args:
         address: address of the Dask scheduler.
+
+    Returns:
+        Name of the machine and counts of programs, by the name of the board.
 
     Raises:
         ClusterError: the cluster cannot be used.
@@ -87,7 +97,7 @@ def list_boards(address: str) -> dict[str, dict[str, Json]]:
 def serve_board(
     name: str, bench: BoardBench, address: str, host: str, port: int, ready: Callable[[str], None]
 ) -> None:
-    """Work for a cluster until a `KeyboardInterrupt`.
+    """Run a worker that offers a board to a cluster, until a `KeyboardInterrupt`.
 
     The worker reconnects after a restart of the cluster's scheduler.
 
@@ -96,12 +106,12 @@ def serve_board(
         bench: runs programs on the board.
         address: `tls://HOST:PORT` of the Dask scheduler.
         host: address on which this worker listens.
-        port: port on which it listens, 0 for any free port.
-        ready: called with the worker's address each time it is registered.
+        port: port on which it listens; 0 for any free port.
+        ready: called with the worker's address each time the worker is registered at the scheduler.
 
     Raises:
-        ClusterError: the certificates are rejected, the address cannot be listened on, or another
-            worker of the cluster offers a board with the same name.
+        ClusterError: the certificates are rejected, the worker cannot listen on the address, or
+            another worker of the cluster offers a board with the same name.
     """
     check_scheduler_address(address)
     silence_dask()
@@ -127,8 +137,8 @@ def serve_board(
         except BaseException as error:
             ended.append(error)
 
-    # The measurement runs in a thread of its own, so that Ctrl-C does not wait for the program on
-    # the board.
+    # The worker runs in a thread of its own, so that Ctrl-C does not wait for the program on the
+    # board.
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     with suppress(KeyboardInterrupt):

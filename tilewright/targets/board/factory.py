@@ -42,9 +42,9 @@ def _make_on(text: str, space: str, cluster: str) -> Target:
 
 
 def _rebuild(specification: Mapping[str, Json], space: str) -> Target:
-    """Return a simulated target of a board's machine from the JSON that a run stored about it.
+    """Build a simulated target of a board's machine from the JSON that a run stored about it.
 
-    The board itself is not used, because only its machine was stored.
+    The JSON describes the machine but not the board, so the board itself is not used.
 
     Args:
         specification: specification of the machine.

@@ -1,7 +1,7 @@
 """Converts compiled programs to artifacts with one layer, random inputs and expected outputs.
 
-Files are identified by their digests, so that content which several programs share, above all
-weights, is sent to a board only once.
+Files are identified by digests of their content. If several programs share a file, for example the
+weights, it is sent to a board only once.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Loadable:
     """Files of a batch of programs, ready to be sent to a board.
 
     Attributes:
-        rows: digests by file name, one mapping per program; None if no board can load the program.
-        reasons: reason why a program cannot be loaded; empty if it can.
+        rows: digests by file name, one mapping per program; None if boards cannot load the program.
+        reasons: reason why each program cannot be loaded; empty if it can.
         blobs: content of the files by digest.
     """
 
@@ -45,7 +45,11 @@ class Loadable:
     blobs: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
 
     def add(self, files: Mapping[str, bytes]) -> None:
-        """Append a program with the given files."""
+        """Append a program that consists of the given files.
+
+        Args:
+            files: content of the files, by file name.
+        """
         named = {name: digest(data) for name, data in files.items()}
         for name, data in files.items():
             self.blobs.setdefault(named[name], np.frombuffer(data, np.uint8))
@@ -59,12 +63,12 @@ class Loadable:
 
 
 def loadable(lowering: Lowering, lowered: Lowered, seed: int = 0) -> Loadable:
-    """Convert the programs of a batch to loadable files.
+    """Convert the programs of a batch to files that a board can load.
 
     Args:
         lowering: the lowering of the batch.
         lowered: the batch; all of its configs have compiled.
-        seed: seed of the random tensors that the programs run on.
+        seed: seed of the random tensors on which the programs run.
     """
     workload, m = lowering.workload, lowering.machine
     tensors = random_tensors(workload, m, seed)
@@ -88,15 +92,15 @@ def loadable(lowering: Lowering, lowered: Lowered, seed: int = 0) -> Loadable:
 
 
 def check_loadable(workload: Workload, spec: VtaSpec) -> None:
-    """Raise an error if an artifact cannot hold a workload.
+    """Check that an artifact can hold a workload.
 
     Args:
         workload: the workload.
         spec: the machine.
 
     Raises:
-        WorkloadError: the machine is not int8 with int32 accumulators, or the workload adds an
-            int32 tensor.
+        WorkloadError: the machine does not compute in int8 with int32 accumulators, or the workload
+            adds an int32 tensor.
     """
     if spec.machine.inp_bits != 8 or spec.machine.wgt_bits != 8 or spec.machine.acc_bits != 32:
         raise WorkloadError(

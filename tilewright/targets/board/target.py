@@ -1,4 +1,4 @@
-"""Target for a VTA on a board: programs are lowered locally and measured on the board."""
+"""Target for a VTA on a board: programs are compiled locally and measured on the board."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ simulated machine, need counters of a simulated run, or concern machines that ha
 
 
 class BoardTarget:
-    """Target for a board of a cluster.
+    """Target for a VTA on a board of a cluster.
 
-    Spaces, programs and estimates are those of the simulated machine; measurements come from the
-    board. Measuring raises `ClusterError` if the board is lost.
+    Spaces, programs and estimates are those of a simulated VTA with the same specification;
+    measurements come from the board. Measuring raises `ClusterError` if the board is lost.
 
     Args:
-        machine: the same VTA, simulated.
+        machine: target that simulates the same VTA.
         name: name of the board.
         cluster: address of the Dask scheduler.
         bench: digest of the board's driver and measuring options.
@@ -60,7 +60,7 @@ class BoardTarget:
         self.cluster = cluster
         self.name = BOARD + name
         self._bench = bench
-        # Capabilities that concern times on the simulated machine are left out.
+        # Baselines and verification are implemented here, on the board.
         self.capabilities = {
             **exclude_capabilities(machine.capabilities, *_NOBODYS),
             **offers(self, *_OURS),
@@ -68,28 +68,32 @@ class BoardTarget:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the simulated machine, the board's name, driver and measuring options."""
+        """Digest of the simulated machine, the board's name, its driver and its options."""
         parts = [self.machine.fingerprint, self.name, self._bench]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def hardware_features(self) -> dict[str, float]:
-        """Return the features of the simulated machine."""
+        """Return the hardware features of the simulated machine."""
         return self.machine.hardware_features()
 
     def space(self, workload: Workload) -> Space:
-        """Return the space of the simulated machine, if the board can load the workload."""
+        """Return the schedule space of the simulated machine.
+
+        Raises:
+            WorkloadError: the board cannot load programs of the workload.
+        """
         check_loadable(workload, self.machine.spec)
         return self.machine.space(workload)
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        """Lower configs in this process, as the simulated machine does."""
+        """Compile a batch in this process, as the simulated machine would do."""
         return self.machine.lower(workload, configs)
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """Run each program on the board with random data.
+        """Run each program of a batch on the board, with random data.
 
-        A program with wrong output bytes has the status `wrong_result`. The counters are `resets`
-        and `wrong`, the number of wrong bytes.
+        A program with wrong output gets the status `wrong_result`. There are two counters: `resets`
+        is the number of resets of the board, and `wrong` is the number of wrong output bytes.
         """
         return self._measure_on_board(lowered, 0)
 
@@ -152,7 +156,7 @@ class BoardTarget:
 
 
 def board_on(cluster: str, name: str, space: str) -> BoardTarget:
-    """Return the target for a board of a cluster, as the board's worker describes it.
+    """Connect to a board of a cluster, and return the target for it.
 
     Args:
         cluster: address of the Dask scheduler.

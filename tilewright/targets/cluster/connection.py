@@ -1,8 +1,9 @@
-"""Submits functions to a Dask cluster, and translates Dask's errors into one sentence.
+"""Submits function calls to a Dask cluster, and translates Dask's errors into one sentence.
 
-Dask schedules the calls, repeats calls of a dead worker, and shares the workers among several
-commands. This module adds what Dask leaves to its users: a connection that survives a restart of
-the scheduler, a time limit when no worker is left, and boards that only run programs.
+Dask schedules the calls, repeats the calls of a worker that died, and shares the workers among
+several commands. This module adds three features: connections that survive a restart of the
+scheduler, a time limit for waiting if no worker is left, and workers with boards, which only
+receive calls that need their board.
 """
 
 from __future__ import annotations
@@ -65,10 +66,10 @@ Function = Callable[..., Any]
 
 
 def check_address(address: str) -> None:
-    """Check the value of `--cluster`.
+    """Check the value of the option `--cluster`.
 
     Raises:
-        ClusterError: it is neither `tls://HOST:PORT` nor `local:N`.
+        ClusterError: the value is neither `tls://HOST:PORT` nor `local:N`.
     """
     if _ADDRESS.fullmatch(address) or _LOCAL.fullmatch(address):
         return
@@ -79,10 +80,10 @@ def check_address(address: str) -> None:
 
 
 def check_scheduler_address(address: str) -> None:
-    """Check the value of an option that takes only the address of a scheduler.
+    """Check the value of an option that must be the address of a Dask scheduler.
 
     Raises:
-        ClusterError: it is not `tls://HOST:PORT`.
+        ClusterError: the value is not `tls://HOST:PORT`.
     """
     if not _ADDRESS.fullmatch(address):
         raise ClusterError(
@@ -91,14 +92,14 @@ def check_scheduler_address(address: str) -> None:
 
 
 def check_answer(cluster: str, answer: Any) -> Any:
-    """Return the answer of a worker, unless it is an error message.
+    """Return the answer of a worker, unless the answer is an error message.
 
     Args:
         cluster: address of the cluster, for the error message.
-        answer: the answer. A text is the reason why the worker cannot do the work.
+        answer: the answer. A string is the reason why the worker cannot execute the call.
 
     Raises:
-        ClusterError: the answer is a text.
+        ClusterError: the answer is a string.
     """
     if isinstance(answer, str):
         raise ClusterError(f"a worker of {cluster} cannot do the work of this command: {answer}")
@@ -106,15 +107,22 @@ def check_answer(cluster: str, answer: Any) -> Any:
 
 
 def local_cluster(processes: int) -> str:
-    """Return the value of `--cluster` for a number of local processes; "" for one process."""
+    """Return the value of `--cluster` for a number of local processes.
+
+    Args:
+        processes: number of processes.
+
+    Returns:
+        `local:N`; "" for a single process, which needs no cluster.
+    """
     return f"local:{processes}" if processes > 1 else ""
 
 
 def cluster_for(address: str, calls: int) -> str:
     """Return the value of `--cluster` to use for a given number of calls.
 
-    A local cluster does not get more processes than there are calls. A single call needs no cluster
-    and runs in this process. Other clusters are returned unchanged.
+    A local cluster gets at most as many processes as there are calls. A single call runs in this
+    process. The addresses of other clusters are returned unchanged.
 
     Args:
         address: value of `--cluster` that the user chose.
@@ -125,7 +133,7 @@ def cluster_for(address: str, calls: int) -> str:
 
 
 class Cluster:
-    """The connection of this process to a Dask cluster. All threads of the process may use it.
+    """The connection of this process to a Dask cluster, which all threads of the process may use.
 
     Args:
         address: `tls://HOST:PORT` of a Dask scheduler, or `local:N`.
@@ -144,7 +152,9 @@ class Cluster:
         self._client = self._connect()
 
     def call(self, function: Function, *arguments: Any, board: str = "") -> Any:
-        """Call a function on a worker and return its result. There is no time limit on the call.
+        """Call a function on a worker and return its result.
+
+        The duration of the call is not limited.
 
         Args:
             function: a module-level function of this package.
@@ -152,15 +162,15 @@ class Cluster:
             board: name of the board that the call needs; "" for a call that needs none.
 
         Raises:
-            ClusterError: there is no worker for the call, the call crashed its workers, or it
-                raised an error on each of them.
+            ClusterError: there is no worker for the call, the call crashed several workers, or the
+                function raised an error each time it was called.
         """
         return self._call(threading.Event(), board, function, arguments)
 
     def call_each(
         self, function: Function, calls: Iterable[Sequence[Any]]
     ) -> Iterator[tuple[int, Any]]:
-        """Call a function many times, and yield the index and the result of each finished call.
+        """Call a function many times, and yield each result when it is available.
 
         At most two calls per slot are submitted at a time, so that `calls` is consumed lazily.
 
@@ -168,8 +178,11 @@ class Cluster:
             function: a module-level function of this package.
             calls: arguments of each call.
 
+        Yields:
+            Index and result of a finished call, in the order in which the calls finish.
+
         Raises:
-            ClusterError: see `call`.
+            ClusterError: as for `call`.
         """
         stop, numbered = threading.Event(), enumerate(calls)
         under_way: dict[Future[Any], int] = {}
@@ -190,7 +203,11 @@ class Cluster:
     def call_everywhere(self, function: Function, *arguments: Any) -> None:
         """Call a function once on every worker, and ignore errors.
 
-        A problem on a worker will show in the calls that follow.
+        If a worker has a problem, later calls on it raise the error.
+
+        Args:
+            function: a module-level function of this package.
+            arguments: arguments of the function, as for `call`.
         """
         client = self._usable_client()
         futures = [
@@ -200,12 +217,16 @@ class Cluster:
         distributed.wait(futures, timeout=WORKER_SECONDS)
 
     def slots(self) -> int:
-        """Return how many calls can run at the same time on workers without a board."""
+        """Return the number of calls that can run at the same time on workers without a board."""
         workers = self._workers(None, SEEN_SECONDS)
         return sum(_threads(worker) for worker in workers.values() if not _boards(worker))
 
     def boards(self) -> dict[str, list[str]]:
-        """Return the addresses of the workers connected to each board, by the board's name."""
+        """Return the boards of the cluster.
+
+        Returns:
+            Addresses of the workers that are connected to a board, by the name of the board.
+        """
         addresses: dict[str, list[str]] = {}
         for address, worker in self._workers().items():
             for name in _boards(worker):
@@ -253,12 +274,12 @@ class Cluster:
             try:
                 future = client.submit(
                     function, *arguments,
-                    pure=False,  # two equal measurements are two measurements
+                    pure=False,  # otherwise Dask would reuse the result of an equal call
                     retries=RETRIES,
                     resources={BOARD + board: 1} if board else None,
                     workers=among or None,
                 )  # fmt: skip
-            except Exception as error:  # the connection closed between two steps
+            except Exception as error:  # perhaps the connection was closed meanwhile
                 if client.status == "running":
                     raise ClusterError(f"Dask rejects the call: {_one_line(error)}") from None
                 continue
@@ -279,8 +300,8 @@ class Cluster:
     ) -> bool:  # fmt: skip
         """Wait until a call finishes or has to be submitted again.
 
-        A call has to be submitted again if the scheduler was restarted, or if all workers to which
-        the call was restricted are gone.
+        A call has to be submitted again if the scheduler was restarted, or if all workers that may
+        execute the call are gone.
 
         Args:
             client: connection to the scheduler.
@@ -345,8 +366,8 @@ class Cluster:
     def _allowed_workers(self, client: distributed.Client, board: str) -> list[str]:
         """Return the addresses of the workers that may execute a call; empty if all may.
 
-        A call that needs no board must not run on a worker with a board: it would disturb
-        measurements there, and the worker's machine may have no compiler.
+        A call that needs no board must not run on a worker with a board. It would disturb
+        measurements on the board, and the worker's machine may have no compiler.
 
         Args:
             client: connection to the scheduler.
@@ -368,14 +389,14 @@ class Cluster:
     def _workers(
         self, client: distributed.Client | None = None, age: float = 0.0
     ) -> Mapping[str, Mapping[str, Any]]:
-        """Return what the scheduler reports about each worker, by the worker's address.
+        """Return the scheduler's information about each worker, by the worker's address.
 
         Args:
             client: connection to the scheduler; None for the current one.
             age: maximum age in seconds of a cached result.
 
         Returns:
-            Reports by address; empty if the scheduler cannot be reached.
+            Information by address; empty if the scheduler cannot be reached.
         """
         now = time.monotonic()
         if now - self._seen[0] > age:
@@ -470,7 +491,9 @@ _connected: dict[tuple[int, str], Cluster] = {}
 
 
 def connect(address: str) -> Cluster:
-    """Return the connection of this process to a cluster. It is created at the first call.
+    """Return the connection of this process to a cluster.
+
+    The connection is created at the first call for an address, and is shared by later calls.
 
     Args:
         address: `tls://HOST:PORT` of a Dask scheduler, or `local:N`.
@@ -479,21 +502,22 @@ def connect(address: str) -> Cluster:
         ClusterError: the cluster cannot be used.
     """
     with _connecting:
-        key = (os.getpid(), address)  # a forked process has none of the connections
+        key = (os.getpid(), address)  # connections do not survive a fork
         if (result := _connected.get(key)) is None:
             result = _connected[key] = Cluster(address)
         return result
 
 
 def connect_early(address: str, function: Function, *arguments: Any) -> None:
-    """Connect to a cluster before it is needed.
+    """Connect to a cluster before the connection is needed.
 
-    The processes of `local:N` start in the background. If that fails, `connect` raises the error
-    later.
+    The processes of `local:N` start in the background. If that fails, a later call of `connect`
+    raises the error.
 
     Args:
         address: `tls://HOST:PORT` of a Dask scheduler, or `local:N`.
-        function: a module-level function that prepares a process of `local:N` for its calls.
+        function: a module-level function that prepares each process of `local:N` for its calls. It
+            is not called for other clusters.
         arguments: arguments of the function, as for `Cluster.call`.
 
     Raises:
@@ -504,7 +528,7 @@ def connect_early(address: str, function: Function, *arguments: Any) -> None:
         return
 
     def start() -> None:
-        with suppress(Exception):  # the command may have ended
+        with suppress(Exception):  # the command may have ended meanwhile
             connect(address).call_everywhere(function, *arguments)
 
     threading.Thread(target=start, daemon=True).start()
@@ -533,7 +557,7 @@ def _start_local(address: str) -> distributed.LocalCluster | None:
             return distributed.LocalCluster(
                 n_workers=int(local[1]), threads_per_worker=1, processes=True,
                 host="127.0.0.1", protocol="tls",
-                security=distributed.Security.temporary(),  # keys that exist in memory alone
+                security=distributed.Security.temporary(),  # keys that exist only in memory
                 dashboard_address="127.0.0.1:0", worker_dashboard_address="127.0.0.1:0",
                 memory_limit=0, preload=[_IGNORE_CTRL_C], silence_logs=logging.CRITICAL,
             )  # fmt: skip
@@ -544,8 +568,8 @@ def _start_local(address: str) -> distributed.LocalCluster | None:
 
 
 def silence_dask() -> None:
-    """Suppress Dask's log messages in a command's output, since problems are raised as errors."""
-    _ = distributed.Client  # importing sets the levels
+    """Suppress Dask's log messages, because a command reports problems as errors."""
+    _ = distributed.Client  # importing the module sets log levels, which are overwritten below
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     for name in list(logging.root.manager.loggerDict):
         if name.startswith("distributed."):
@@ -553,7 +577,11 @@ def silence_dask() -> None:
 
 
 def _patience() -> float:
-    """Return how many seconds to wait for a worker. A queue may need some time to start one."""
+    """Return the maximum time in seconds to wait for a worker or the scheduler.
+
+    A user can increase the time in Dask's settings, because a job queue may need some time to start
+    a worker.
+    """
     named = dask.config.get("distributed.scheduler.no-workers-timeout", default=None)
     if named is None:
         return WORKER_SECONDS
@@ -561,7 +589,7 @@ def _patience() -> float:
 
 
 def _boards(worker: Mapping[str, Any]) -> list[str]:
-    """Return the names of the boards of a worker; "" for a board without a name."""
+    """Return the names of a worker's boards; "" stands for a board without a name."""
     resources = worker.get("resources", {})
     names = [resource.removeprefix(BOARD) for resource in resources if resource.startswith(BOARD)]
     return names or [""] * (BOARD_RESOURCE in resources)
@@ -579,7 +607,7 @@ def _unreachable_message(address: str, error: BaseException) -> str:
         error: exception of the attempt to connect.
     """
     said = causes_of(error)
-    # A scheduler that refuses our certificate hangs up, and the alert may be lost on the way.
+    # A scheduler that rejects our certificate closes the connection, and its TLS alert may be lost.
     if re.search(r"certificate|SSL\w*Error|\[SSL|ConnectionResetError|BrokenPipeError", said):
         return (
             f"the scheduler at {address} and this command do not accept each other's "

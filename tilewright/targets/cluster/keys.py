@@ -1,8 +1,8 @@
-"""Writes the certificates of a cluster: a CA, and one certificate each for nodes and commands.
+"""Writes the certificates of a cluster.
 
-The CA signs one certificate for the scheduler and the workers, and one for commands. The private
-key of the CA is never written, so nobody can add a third certificate. Host names are not checked,
-so that tunnels and changed addresses work.
+A certificate authority (CA) signs two certificates: one for the scheduler and the workers, and one
+for commands. The private key of the CA is never written, so nobody can add a third certificate.
+Host names are not checked, so that tunnels and changed addresses work.
 """
 
 from __future__ import annotations
@@ -36,11 +36,15 @@ _PREFIX = "export DASK_DISTRIBUTED__COMM__"
 
 
 def make_keys(folder: Path) -> None:
-    """Create the certificates of a new cluster, in a new folder that only its user can read.
+    """Create the certificates of a new cluster, in a new folder that only its owner can read.
 
-    The folder gets three files. `ca.pem` is the certificate of the authority. `node.pem` has the
-    key and the certificate of the scheduler and the workers, which listen and connect. `client.pem`
-    has those of commands, which only connect: its holder cannot pose as a scheduler or a worker.
+    The folder gets three files:
+
+    - `ca.pem`: certificate of the authority.
+    - `node.pem`: key and certificate for the scheduler and the workers, which accept and open
+      connections.
+    - `client.pem`: key and certificate for commands, which only open connections. The holder of
+      this file cannot act as a scheduler or a worker.
 
     Args:
         folder: the folder, which must not exist, or be empty.
@@ -69,7 +73,7 @@ def make_keys(folder: Path) -> None:
         _write(fresh / NODE, *_certificate("node", (server, client), authority))
         _write(fresh / CLIENT, *_certificate("client", (client,), authority))
         try:
-            os.rename(fresh, folder)  # all files or none, and over no file
+            os.rename(fresh, folder)  # atomic; fails if the folder contains files
         except OSError:
             raise FileExistsError(f"{folder} exists already and is not empty") from None
     finally:
@@ -77,14 +81,14 @@ def make_keys(folder: Path) -> None:
 
 
 def dask_settings(folder: Path) -> str:
-    """Return the Dask settings for the keys in a folder, as lines of a POSIX shell.
+    """Return the Dask settings for the keys in a folder, as lines of a POSIX shell script.
 
     Args:
         folder: a folder that `make_keys` has written.
 
     Returns:
-        `export` lines: first the lines that every machine needs, then the lines for the scheduler
-        and the workers, and the lines for commands.
+        `export` lines in three sections: for every machine, for the scheduler and the workers, and
+        for commands.
     """
     where = {name: shlex.quote(str(folder.absolute() / name)) for name in (AUTHORITY, NODE, CLIENT)}
     lines = [

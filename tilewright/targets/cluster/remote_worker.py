@@ -1,8 +1,8 @@
-"""Functions with which a worker of a cluster lowers and measures batches.
+"""Functions that the workers of a cluster execute to lower and measure batches.
 
-The result of a call depends only on its arguments: a target with its specification, a workload and
-configs. A worker stores no files, so that a call that was lost with its worker can be repeated on
-another one. Programs stay on the worker, which runs the programs that it lowered itself.
+The result of a call depends only on its arguments: the description of a target, a workload and
+configs. A worker stores no files. If a call is lost with its worker, it can therefore be repeated
+on another worker. Compiled programs stay in the worker's memory, where later calls find them.
 """
 
 from __future__ import annotations
@@ -52,16 +52,17 @@ def lower_and_measure(
 
     Args:
         target: description of the target (`targets.cluster.target.recipe_of`), with the command's
-            version and fingerprint, and the time limit of `--isolate` (0 for none).
+            version of Tilewright, the target's fingerprint, and the time limit of `--isolate` in
+            seconds (0 for no limit).
         workload: the workload as JSON (`Workload.to_json`).
         configs: knob indices, int32 array of shape (n, knobs).
-        steps: what to do. "measure" reuses configs that this worker lowered recently, and lowers
-            the others again.
+        steps: "lower", "measure" or "both". "measure" uses the programs of configs that this worker
+            lowered recently. If the program of any config is missing, the batch is lowered again.
 
     Returns:
-        A header and arrays of shape (n, …) in the format of `targets.worker`. If this worker's
-        version or target differs from the command's, the header contains the reason under
-        `REFUSED`.
+        A header and arrays of shape (n, …) in the format of `targets.worker`. If the worker cannot
+        execute the call, for example because its version of Tilewright differs from the command's,
+        the header contains the reason under the key `REFUSED`.
     """
     begin = time.perf_counter()
     try:
@@ -89,9 +90,10 @@ def check_version(command: Json) -> None:
 
 
 class ProgramKeeper:
-    """Wrapper of a target that keeps the programs of recently lowered configs.
+    """Wrapper of a target that keeps the programs of recently lowered configs in memory.
 
-    Programs do not leave the process. Configs that were not lowered recently are lowered again.
+    The programs do not leave the process. If the program of a config is no longer kept, the whole
+    batch is lowered again before it is measured.
 
     Args:
         target: the target.
@@ -105,7 +107,7 @@ class ProgramKeeper:
         self.space, self.hardware_features = target.space, target.hardware_features
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        """Lower configs, and keep the programs in this process for a later call of `measure`.
+        """Compile a batch, and keep its programs for a later call of `measure`.
 
         Args:
             workload: the workload.
@@ -117,10 +119,13 @@ class ProgramKeeper:
         return replace(self._lower_configs(workload, configs), programs={})
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """Measure the configs of a batch, with the programs that `lower` kept.
+        """Measure a batch with the programs that `lower` kept.
 
-        Configs whose program is no longer kept are lowered again. Programs in the batch are
-        ignored.
+        If the program of any config is no longer kept, all configs of the batch are lowered again.
+        Programs in the batch are ignored.
+
+        Args:
+            lowered: the batch.
         """
         workload, configs = lowered.workload, lowered.configs
         keys = [(workload.id, config.tobytes()) for config in configs]
@@ -144,16 +149,16 @@ class ProgramKeeper:
 def rebuild_target(
     kind: str, preset: str, space: str, specification: Mapping[str, Json] | None = None
 ) -> Target:
-    """Build a target from the description in a command, without reading a file.
+    """Build a target from the description that a command sent, without reading a file.
 
     Args:
         kind: name of the target kind.
         preset: name of a preset; "" if there is a specification.
         space: name of the schedule space.
-        specification: JSON description of the target.
+        specification: JSON description of the target; None if the target is a preset.
 
     Raises:
-        TargetError: this machine does not have such a target.
+        TargetError: this machine does not have the target kind or the preset.
         TilewrightError: the target cannot be built.
     """
     if specification is not None:
@@ -165,7 +170,7 @@ def rebuild_target(
 
 
 def rebuild_warm(**about: Any) -> Target:
-    """Build a target in an isolated process, and compile its kernels before the first time limit.
+    """Build a target in an isolated process, and compile its kernels before a time limit applies.
 
     Args:
         **about: arguments of `rebuild_target`.
@@ -189,7 +194,8 @@ def target_of(specification: Mapping[str, Json]) -> Target:
         specification: description of the target that the command sent, as for `lower_and_measure`.
 
     Raises:
-        ClusterError: the version of Tilewright or the fingerprint of the target differs.
+        ClusterError: the command has a different version of Tilewright, or its target has a
+            different fingerprint.
         TilewrightError: the target cannot be built.
     """
     about = dict(specification)

@@ -53,18 +53,20 @@ T = TypeVar("T", Lowered, Measurements)
 
 
 class ClusterTarget(RemoteTarget):
-    """Implementation of the `Target` contract that uses the workers of a cluster.
+    """Target that sends its batches to the workers of a cluster.
 
-    Spaces, estimates, the baseline and the verification of the chosen schedule come from the local
-    target. Programs stay on the workers: a worker lowers configs again that another worker lowered.
+    Spaces, estimates, the baseline and the verification of the chosen schedule come from the same
+    target in this process (the local target). Compiled programs stay on the workers. If a worker
+    has to measure a config that another worker lowered, it lowers the config again.
+
     `lower` and `measure` raise `ClusterError` if the connection to the cluster is lost, or if the
-    target of a worker differs from the local one.
+    target of a worker differs from the local target.
 
     Args:
         here: the local target.
-        recipe: description from which each worker builds its own target.
+        recipe: description from which each worker builds its own target, see `recipe_of`.
         cluster: address of the cluster.
-        isolate: maximum seconds for a batch, which then runs in a separate process on the worker; 0
+        isolate: maximum seconds for a batch, which the worker then runs in a separate process; 0
             for no limit.
     """
 
@@ -80,32 +82,32 @@ class ClusterTarget(RemoteTarget):
 
     @property
     def name(self) -> str:
-        """Name of the target that the workers make."""
+        """Name of the local target."""
         return self.here.name
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the target that the workers make."""
+        """Fingerprint of the local target, with which the targets of the workers must agree."""
         return self.here.fingerprint
 
     @property
     def deterministic(self) -> bool:
-        """Whether the target that the workers make is deterministic."""
+        """Whether the local target is deterministic."""
         return self.here.deterministic
 
     def hardware_features(self) -> dict[str, float]:
-        """Return the features of the target that the workers make."""
+        """Return the hardware features of the local target."""
         return self.here.hardware_features()
 
     def space(self, workload: Workload) -> Space:
-        """Return the space of the target that the workers make."""
+        """Return the schedule space of the local target."""
         return self.here.space(workload)
 
     @property
     def capabilities(self) -> Capabilities:
-        """The capabilities of the local target, without enumeration.
+        """The capabilities of the local target, except for `Enumerates`.
 
-        A call that enumerates a space could take any time.
+        The duration of a call that enumerates a space would not be limited.
         """
         known = exclude_capabilities(self.here.capabilities, Enumerates)
         matching = [kind for kind in (Verifies, MeasuresInOnePass) if kind in known]
@@ -114,7 +116,11 @@ class ClusterTarget(RemoteTarget):
     def measure(self, lowered: Lowered) -> Measurements:
         """Measure a batch on the workers.
 
-        A batch of another space, such as a baseline, was lowered locally and is measured locally.
+        A batch that names its own space, such as a baseline, was lowered locally and is measured
+        locally.
+
+        Args:
+            lowered: the batch.
         """
         return self.here.measure(lowered) if lowered.space else super().measure(lowered)
 
@@ -126,7 +132,7 @@ class ClusterTarget(RemoteTarget):
         Args:
             workload: the workload.
             configs: knob indices, int array of shape (n, knobs).
-            progress: called with the number of configs of each part that is finished.
+            progress: called with the number of configs of each finished part.
         """
 
         def ask(rows: NDArray[np.int64]) -> tuple[Lowered, Measurements]:
@@ -141,14 +147,16 @@ class ClusterTarget(RemoteTarget):
         return lowered, joined_measurements(lowered, [(rows, item) for rows, (_, item) in done])
 
     def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
-        """Verify schedules in this process, where they are lowered again if workers lowered them.
+        """Compare the outputs of programs with the reference, in this process.
+
+        If workers lowered the batch, it is lowered again in this process.
 
         Args:
             lowered: the batch to verify.
             seed: seed of the random tensors.
 
         Returns:
-            As for `Verifies.verify`.
+            Number of wrong output values per config, as for `Verifies.verify`.
         """
         known = capability(self.here, Verifies)
         assert known is not None, "offered only where the target here has it"
@@ -162,10 +170,13 @@ class ClusterTarget(RemoteTarget):
         """Send a call to any worker.
 
         Args:
-            call: name of the call, such as "lower" or "measure".
+            call: name of the call: "measure", or anything else to lower the configs.
             workload: the workload.
             configs: knob indices, shape (n, knobs).
             programs: ignored, because the worker keeps or rebuilds the programs.
+
+        Returns:
+            The JSON header and the arrays of the answer.
 
         Raises:
             ClusterError: the cluster cannot execute the call.
@@ -175,7 +186,7 @@ class ClusterTarget(RemoteTarget):
     def answers(
         self, call: str, workload: Workload, ask: Ask[T], failed: Failed[T], rows: NDArray[np.int64]
     ) -> list[tuple[NDArray[np.int64], T]]:
-        """Answer a call for many configs.
+        """Get the answers for some rows of a batch.
 
         If the call is expected to take long, it is split into parts that run on several workers at
         the same time.
@@ -183,12 +194,12 @@ class ClusterTarget(RemoteTarget):
         Args:
             call: name of the call, such as "lower" or "measure".
             workload: the workload.
-            ask: answers the call for some rows.
-            failed: returns the answer for rows whose call failed.
-            rows: indices of the configs, shape (n,).
+            ask: returns the answer for some rows.
+            failed: returns a substitute answer for rows whose call failed.
+            rows: row indices, shape (n,).
 
         Returns:
-            The rows of each part, and the answer for them.
+            Pairs of row indices and the answer for these rows.
         """
         done = self._in_calls(call, workload, lambda part: in_parts(ask, failed, part), rows)
         return [answer for _, answers in done for answer in answers]
@@ -216,7 +227,7 @@ class ClusterTarget(RemoteTarget):
     def _parts(
         self, steps: str, workload: Workload, rows: NDArray[np.int64]
     ) -> list[NDArray[np.int64]]:
-        # Until a workload has answered, its rows are taken for as long as those of another one.
+        # Without an answer for this workload, assume the time per row of the last workload.
         seconds = self._row_seconds.get(
             (steps, workload.id), self._row_seconds.get((steps, ""), CALL_SECONDS)
         )
@@ -229,14 +240,16 @@ class ClusterTarget(RemoteTarget):
 def recipe_of(here: Target, name: str, space: str) -> dict[str, Json]:
     """Describe a target so that `remote_worker.rebuild_target` can build it on another machine.
 
+    Workers do not read files. If the target was read from a file, the description therefore
+    contains the content of the file instead of its name.
+
     Args:
         here: the target.
         name: name of the target, as for `--target`.
         space: name of the schedule space; "" for the default space.
 
     Returns:
-        The kind, and either the preset or the content of the target's file, because workers do not
-        read files.
+        The arguments of `rebuild_target`.
     """
     kind, rest = kind_of(name)
     written = specification_of(here)
@@ -256,6 +269,7 @@ def on_cluster(here: Target, name: str, space: str, isolate: float, cluster: str
         name: name of the target, as for `--target`.
         space: name of the schedule space; "" for the default space.
         isolate: maximum seconds for a batch, which then runs in a separate process; 0 for no limit.
-        cluster: `tls://HOST:PORT` of a Dask scheduler, or `local:N`; "" returns `here`.
+        cluster: `tls://HOST:PORT` of a Dask scheduler, or `local:N`. If it is "", the result is
+            `here`.
     """
     return ClusterTarget(here, recipe_of(here, name, space), cluster, isolate) if cluster else here
