@@ -143,7 +143,7 @@ Place: TypeAlias = Sequence[Expression]
 
 
 class _Indexed(Protocol):
-    """Common properties of buffers and tensors."""
+    """Properties that buffers and tensors have in common."""
 
     @property
     def shape(self) -> Sequence[SupportsInt]:
@@ -213,7 +213,7 @@ class Tensor(_Indexed, Protocol):
 
 
 class PrimFunc(Protocol):
-    """A TensorIR function. Its parameters are buffers; the function reads all but the last one."""
+    """A TensorIR function of buffers. The function writes its last buffer and reads the others."""
 
     @property
     def params(self) -> Sequence[TirBuffer]:
