@@ -193,8 +193,9 @@ def compile_one(
 
     - If TVM cannot compile an operator, onnxruntime runs it.
     - onnxruntime runs the whole network if the target has no kernel for any layer, if no layer has
-      a schedule, or if the compiled library is slower than onnxruntime. Speed is compared only if
-      the options give neither schedules nor sizes.
+      a schedule, if the compiled network rejects generated inputs, or if the compiled library is
+      slower than onnxruntime. Speed is compared only if the options give neither schedules nor
+      sizes.
     - If the outputs are too inaccurate in the number format that the target chose, the layers are
       compiled in float32.
 

@@ -330,7 +330,7 @@ def tune_workloads(
 
 
 def _teachers(options: TuningOptions, starts: Sequence[tuple[TuningTask, Session]]) -> int:
-    """Return the number of workloads to tune first, because later workloads learn from their trials.
+    """Return the number of workloads to tune first, so that the others can learn from their trials.
 
     These teachers are tuned one after the other. Equal seeds therefore give equal trials, however
     many workloads are tuned at the same time afterwards. The number is 0 if several commands make

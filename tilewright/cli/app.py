@@ -1,4 +1,4 @@
-"""Assembles the commands, and turns typed errors into one message and exit code 2."""
+"""The command-line application: its commands, and the messages and exit codes of errors."""
 
 from __future__ import annotations
 
@@ -145,11 +145,11 @@ count_paths_from_start(app)
 
 
 def end_output() -> None:
-    """Flush both output streams, and discard what is printed to standard output from now on.
+    """Flush both output streams, and discard everything that is printed to standard output later.
 
-    The reader of a pipe may leave at any time. What could not be written then is still in a buffer,
-    and threads and exit handlers may print until the interpreter is gone. The interpreter would
-    report the failing write as `Exception ignored` and change the exit status.
+    The reader of a pipe may leave at any time. Output that could not be written then stays in a
+    buffer, and threads and exit handlers may still print. The interpreter would report the failed
+    write as `Exception ignored` and change the exit status.
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
@@ -167,7 +167,7 @@ def end_output() -> None:
 def main() -> None:
     """Run a command and exit.
 
-    The exit code is 2 for a mistake in the input and for external causes such as a full disk or a
+    The exit code is 2 for an error of the user and for external causes such as a full disk or a
     locked database, 130 after Ctrl-C, and 143 after SIGTERM.
     """
     logging.raiseExceptions = False  # a log that cannot be written is no news of its own
@@ -187,7 +187,7 @@ def main() -> None:
 
 
 def _explain(error: Exception) -> NoReturn:
-    """Exit with a message for the user. Errors that are defects of this code are raised again."""
+    """Exit with a message for the user. Raise the error again if it is a defect of this program."""
     if isinstance(error, BrokenPipeError):
         sys.exit(1)
     known = isinstance(error, TilewrightError)
@@ -203,12 +203,12 @@ def _explain(error: Exception) -> NoReturn:
 
 
 def _is_memory_limited() -> bool:
-    """Return whether a memory limit of the shell is too low for the libraries."""
+    """Return whether the memory limit of the shell is too low to load the libraries."""
     return any(0 <= limit < LEAST_MEMORY for limit in resource.getrlimit(resource.RLIMIT_AS))
 
 
 def _call() -> None:
-    """Run a command. Raise `KeyboardInterrupt` also if Typer turned it into an exit status."""
+    """Run a command. Raise `KeyboardInterrupt` even if Typer turned it into an exit status."""
     try:
         app()
     except SystemExit as end:

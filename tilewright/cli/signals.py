@@ -1,7 +1,8 @@
-"""Handles Ctrl-C and SIGTERM.
+"""Handling of Ctrl-C and SIGTERM.
 
-The first signal ends a command cleanly, with a message about what is kept. The second ends it at
-once. This module imports nothing heavy, because it must be active before anything slow.
+The first signal ends a command cleanly, with a message about what is kept. The second signal ends
+the command immediately. This module imports nothing slow, because it must be active before any slow
+import.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ class _State:
 
 
 def heed_signals() -> None:
-    """Handle Ctrl-C and SIGTERM from now on, unless the parent process has them ignored.
+    """Handle Ctrl-C and SIGTERM from now on, unless the parent process set them to be ignored.
 
-    A parent ignores them for `nohup`, or for `&` in a script. Python runs the handler between any
-    two steps of the main thread. If these belong to a `__del__` or to a callback from compiled
-    code, which cannot raise, Python only reports the `KeyboardInterrupt` as unraisable.
-    `_deliver_again` receives that report and sends the signal again.
+    `nohup` does so, and so does a shell for `&` in a script.
+
+    Python runs the handler between any two steps of the main thread. If this happens in a `__del__`
+    method or in a callback from compiled code, the `KeyboardInterrupt` cannot be raised, and Python
+    only reports it as unraisable. `_deliver_again` receives that report and sends the signal again.
     """
     if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _interrupt)
@@ -55,8 +57,8 @@ def heed_signals() -> None:
 def was_stopped() -> bool:
     """Return whether a signal was received.
 
-    Any later error is then a consequence: compiled code turns `KeyboardInterrupt` into errors of
-    its own.
+    Any later error is then a consequence, because compiled code turns `KeyboardInterrupt` into
+    other errors.
     """
     return bool(_State.status)
 
@@ -67,19 +69,23 @@ def stopped_status() -> int:
 
 
 def keep_count(noun: str, count: Callable[[], int]) -> None:
-    """Register what a stopped command keeps, such as trials, for the closing message.
+    """Register what a stopped command keeps, such as trials, for its last message.
 
-    The same command resumes from there.
+    Repeating the command resumes from what is kept.
 
     Args:
-        noun: what is counted, in the singular, such as "trial".
-        count: returns the present number.
+        noun: name of the kept things in the singular, such as "trial".
+        count: returns their current number.
     """
     _State.kept = noun, count
 
 
 def keep_trials(folder: Path) -> None:
-    """Announce that the trials in an output directory are kept if the command is stopped."""
+    """Register that a stopped command keeps the trials in an output directory.
+
+    Args:
+        folder: the output directory.
+    """
 
     def count() -> int:
         from tilewright.search import read_store
@@ -92,7 +98,7 @@ def keep_trials(folder: Path) -> None:
 
 
 def sentence() -> str:
-    """Return the message of a stopped command: what is kept, and what to do next."""
+    """Return the last message of a stopped command: what is kept, and what to do next."""
     if _State.kept is None:
         return "stopped; start the same command again"
     noun, count = _State.kept
@@ -105,17 +111,20 @@ def sentence() -> str:
 
 
 def end_stopped() -> NoReturn:
-    """Print that the command was stopped, and end the process."""
+    """Print that the command was stopped, and end the process immediately."""
     text = sentence()
     _write(f"error: {text}\n")
     os._exit(stopped_status())
 
 
 def run_interruptible(work: Callable[[], T]) -> T:
-    """Run `work`, compiled code that ignores Ctrl-C, in a thread, and return its result.
+    """Run compiled code that ignores Ctrl-C in a thread, and return its result.
 
-    The end of the process does not wait for the thread. Raises the errors of `work`, and
-    `KeyboardInterrupt`.
+    The main thread only waits, so it can react to Ctrl-C. The end of the process does not wait for
+    the thread. Raises the errors of `work`, and `KeyboardInterrupt`.
+
+    Args:
+        work: calls the compiled code.
     """
     results: list[T] = []
     errors: list[BaseException] = []
@@ -152,7 +161,7 @@ def _deliver_again(
 ) -> None:
     """Send an interrupt again that Python could only report as unraisable.
 
-    This is a `sys.unraisablehook`. The repeated signal does not count as a second Ctrl-C.
+    This function is a `sys.unraisablehook`. The repeated signal does not count as a second Ctrl-C.
 
     Args:
         report: the original hook, which receives all other exceptions.
@@ -167,7 +176,7 @@ def _deliver_again(
 
 
 def _signal_if_lost() -> None:
-    """Send the signal to the main thread, so that it wakes from whatever it waits for."""
+    """Send the lost signal to the main thread, which wakes up even while it waits."""
     if _State.lost:  # and no second Ctrl-C has come in its place
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 

@@ -1,8 +1,9 @@
 """Server processes that end when the command that started them ends, even if it is killed.
 
-`python -m tilewright.services.server_process COMMAND…` runs a command in a process group of its
-own, and restarts the command if it is killed. When its standard input closes, it ends the whole
-group. The caller of `start_server` holds the other end of that pipe.
+Between the command and the server is a watching process: `python -m
+tilewright.services.server_process COMMAND…`. It runs the server in a process group of its own, and
+restarts a server that is killed or crashes. When its standard input closes, it ends the whole
+group. The command holds the other end of that pipe, which the kernel closes when the command ends.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ class ServerError(TilewrightError):
 
 @dataclass
 class ServerProcess:
-    """A running server.
+    """A server that was started.
 
     Attributes:
         name: name of the server in messages.
         process: the process that watches the server.
-        health: address that returns status 200 once the server is running.
+        health: address that returns status 200 once the server is ready.
         log: file with the output of the server.
         headers: HTTP headers of the requests to `health`.
     """
@@ -66,14 +67,14 @@ class ServerProcess:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def wait(self, tell: Callable[[str], None] = lambda _: None) -> None:
-        """Block until the server answers, for as long as it makes progress.
+        """Block until the server answers, without a time limit as long as it makes progress.
 
         Args:
             tell: called from time to time with a progress message.
 
         Raises:
-            ServerError: the server ended, used no processor time for too long, or needs too much of
-                it.
+            ServerError: the server ended, used no processor time for `IDLE_LIMIT_SECONDS`, or used
+                more processor time than `WORK_LIMIT_SECONDS`.
         """
         patience, ask_seconds = _Patience(self.process.pid), ASK_SECONDS
         started = told = time.monotonic()
@@ -111,7 +112,11 @@ class ServerProcess:
 
 
 class _Patience:
-    """Limits on the processor time that a process and its children use while they start."""
+    """Limits on the processor time of a starting process and its children.
+
+    Args:
+        pid: ID of the process.
+    """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -149,12 +154,12 @@ def start_server(
     descriptors: Sequence[int] = (),
     headers: Mapping[str, str] | None = None,
 ) -> ServerProcess:
-    """Start a server and return without waiting for it.
+    """Start a server and return without waiting until it answers.
 
     Args:
         name: name of the server in messages.
         command: command line of the server.
-        health: address that returns status 200 once the server is running.
+        health: address that returns status 200 once the server is ready.
         log: file to which the server's output is appended.
         environment: additional environment variables.
         descriptors: open file descriptors that the server inherits.
@@ -215,10 +220,10 @@ def is_answering(
 
 
 class Tethered:
-    """Runs a server in a process group of its own, which ends with the parent process.
+    """A server in a process group of its own, which ends with the parent process.
 
-    A server that is killed or crashes is restarted on the same open sockets, so callers wait in the
-    queue of its port meanwhile.
+    A server that is killed or crashes is restarted on the same open sockets, at most `RESTARTS`
+    times. Meanwhile, callers wait in the queue of its port.
 
     Args:
         command: command line of the server.

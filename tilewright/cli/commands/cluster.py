@@ -1,4 +1,4 @@
-"""The commands `tilewright cluster` and `board`: keys of a Dask cluster, and its boards."""
+"""The commands `tilewright cluster` and `board`: keys for a Dask cluster, and its boards."""
 
 from __future__ import annotations
 
