@@ -312,8 +312,8 @@ def choose_kernels(
         except WorkloadError as error:
             return error
 
-    # A batch of trials is compiled on all cores. Without trials, several workloads are; timing
-    # waits until nothing is compiled.
+    # With trials, the batch of one workload is compiled on all cores. Without trials, several
+    # workloads are compiled at the same time, and timing waits until no compiler runs.
     with ThreadPoolExecutor(1 if options.trials else COMPILED_TOGETHER) as pool:
         for done, (workload, picked) in enumerate(
             zip(others, pool.map(pick, others), strict=True), whole - len(others)
@@ -377,7 +377,7 @@ def _tune_briefly(
     Returns:
         Cost and schedule of the best trial; None if no trial is valid.
     """
-    # It imports pandas and more, which takes as long as building a small network.
+    # Imported here, because importing pandas and others takes as long as a small build.
     from tilewright.flows.tuning import tune
 
     # The programs of a round are compiled on all cores, so the tuner's usual rounds of two trials

@@ -18,7 +18,7 @@ from tilewright.tuning.build_options import BuildOptions
     flow_run_name="{model} for {target} to {out}",
     persist_result=False,
 )
-# A form does not permit the code of a stranger's model.
+# A web form must not permit the code of an untrusted model.
 @flat(BuildOptions, without=("allow_code",))
 def build_artifact(options: BuildOptions) -> str:
     """Build a network for a target, and return the folder of the artifact."""

@@ -61,7 +61,7 @@ def codesign(
             front = run(prove_front, evaluator, options.objective)
             if not isinstance(front, int):
                 break
-            # The record was wrong: search again on what is true.
+            # A recorded latency was wrong and was corrected, so search again.
             many = "a measurement" if front == 1 else f"{front} measurements"
             run.emit(
                 Note(

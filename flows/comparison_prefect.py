@@ -58,7 +58,7 @@ def comparison_flow(
         flow_run_name=make_run_namer(CompareOptions, RUN_NAME),
         persist_result=False,
     )
-    # Tables and live spaces are those of the machine where a command runs.
+    # `replay` and `live` refer to files and spaces of the machine on which a command runs.
     @flat(CompareOptions, TrackingOptions, without=("replay", "live"))
     def compare_tuners(options: CompareOptions, tracking: TrackingOptions) -> Compared:
         """Compare tuners by tuning whole networks, or on workloads whose optimum is known."""

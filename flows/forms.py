@@ -56,7 +56,7 @@ def flat(
             (form, name) for form in forms for name in form.model_fields if name not in without
         ]
         ranks = {name: rank for rank, name in enumerate(first)}
-        # What has no default comes first.
+        # Parameters without a default come first, as Python requires.
         parameters = sorted(
             (_parameter(form, name) for form, name in fields),
             key=lambda item: (
@@ -125,7 +125,7 @@ def make_run_namer(form: Form, template: str) -> Callable[[], str]:
     def name() -> str:
         try:
             return template.format(options=fill_form(form, flow_run.parameters))
-        except TilewrightError:  # said by the run itself
+        except TilewrightError:  # the run itself fails with this message
             return form.__name__
 
     return name
@@ -157,6 +157,6 @@ def _parameter(form: Form, name: str) -> Parameter:
     if usual := cli_option(field).default:
         shown["description"] = f"{field.description} [default: {usual}]"
     default = Parameter.empty if field.is_required() else default_of(field)
-    annotated = cast(Any, Annotated)  # what it is made of is known when this runs
+    annotated = cast(Any, Annotated)  # the type is known only at run time
     annotation = annotated[(field.annotation, *field.metadata, WithJsonSchema(shown))]
     return Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)

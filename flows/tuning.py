@@ -286,7 +286,7 @@ def tune_workloads(
     if share is None:
         teachers = _teachers(options, starts)
         tuned = list[TunedWorkload]()
-        # Trials of an earlier run, with which all sessions start (`--warm-start DIR`), come first.
+        # The teachers' trials are added to those of an earlier run (`--warm-start DIR`), if given.
         state = ExplorerState(arrays=starts[0][1].models.arrays if starts else {})
         for task, session in starts[:teachers]:
             start = session.with_shared(state)
@@ -431,7 +431,7 @@ def tune_workload(
     Raises the errors of `tune_network`.
     """
     begin, target, workload = time.perf_counter(), task.target, task.workload
-    waited = 0.0  # while other workloads had their rounds
+    waited = 0.0  # seconds in which other workloads had their rounds
     until = None if limit is None else limit.begin_workload(pooled)
     result, roofline = run(measure_baseline, task), roofline_of(target, workload)
     baseline, final = result.baseline, None
@@ -440,7 +440,7 @@ def tune_workload(
     run.emit(WorkloadBegan(workload.id, rule, roofline))
     timed: dict[int, Trial] = {}
     start, looked = session, target.deterministic
-    while True:  # again where trials of the record turned out to be wrong
+    while True:  # repeated if recorded trials turn out to be wrong
         record, session, done = record_of(store, task), start, list[Round]()
         for round_ in rounds(
             run, task, session, record, trials=most_trials, batch=options.batch, pooled=pooled,
@@ -589,7 +589,7 @@ def rounds(
         clock, made = Stopwatch(), len(session.history)
         over_time = made > 0 and is_over(until)
         if session.unlearned and allowed > made and not over_time:
-            session = learn(run, task, session, clock)  # before others would wait for the turn
+            session = learn(run, task, session, clock)  # train before taking the lock
         with record.turn():
             news = record.next_rounds(session.history.round, trials - made)
             if not news:
@@ -617,9 +617,9 @@ def rounds(
                 index, kept = record.settle(session.history.round, chosen)
             measured = replace(chosen.take(kept), stage_seconds=clock.seconds)
             if not len(kept):
-                continue  # others had claimed all of it
+                continue  # other processes have taken all configs
             if index > session.history.round:
-                late[index] = measured  # others were faster
+                late[index] = measured  # other processes have added rounds before this one
                 continue
             session = session.extend(measured)
             yield describe_round(session, measured)

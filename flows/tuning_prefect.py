@@ -72,7 +72,7 @@ def tune_and_log(
     options = confine_options(options)
 
     refresh = {PREFECT_TASKS_REFRESH_CACHE: True} if options.fresh else {}
-    # A subflow's heartbeat thread would be joined at its end, for a second each.
+    # At the end of each subflow, Prefect would wait about a second for its heartbeat thread.
     settings = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None} | refresh)
     runner = NetworkRunner(emit, progress, parent, system_metrics=tracking.system_metrics)
     with settings, runner as run:

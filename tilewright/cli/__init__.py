@@ -41,9 +41,9 @@ def command() -> None:
             call()
         finally:
             end_output()
-            gc.freeze()  # at exit, collecting what TVM, Prefect and MLflow loaded takes a second
+            gc.freeze()  # collecting the objects of TVM, Prefect and MLflow at exit takes 1 s
     except SystemExit:
-        raise  # all is said
+        raise  # the message was already printed
     except BaseException as error:
         if was_stopped() or isinstance(error, KeyboardInterrupt):
             end_stopped()

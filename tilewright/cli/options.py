@@ -111,7 +111,7 @@ def _help(field: FieldInfo, option: CliOption) -> str:
     return f"{field.description}{default}"
 
 
-# Options that commands have by themselves, as options models describe them.
+# Options that commands declare themselves, with the help texts of the options models.
 Target = Annotated[str, typer.Option(help=help_of("target"), callback=target_text)]
 Seed = Annotated[int, typer.Option(help=help_of("seed"))]
 Space = Annotated[str, typer.Option(help=help_of("space"))]
@@ -227,7 +227,7 @@ def _read(name: str, field: FieldInfo, given: Any) -> Any:
     if get_origin(field.annotation) is dict:
         return _read_table(field, flag, option, given)
     if isinstance(given, Path):
-        return str(given)  # absolute (`cli.paths.count_paths_from_start`)
+        return str(given)  # already absolute (`cli.paths.count_paths_from_start`)
     resolve = _NAMES.get(option.value, str)
     if _is_list(field):
         names = given if isinstance(given, list) else option.split(given, flag)

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class _State:
-    status = 0  # what a signal has it end with, once one came
+    status = 0  # exit status of the command after a signal; 0 before
     lost = False
     kept: tuple[str, Callable[[], int]] | None = None
 
@@ -105,7 +105,7 @@ def sentence() -> str:
     try:
         kept = count()
         what = f"{kept:,} {noun}{' is' if kept == 1 else 's are'} kept"
-    except Exception:  # a stop in the middle of an import may leave anything
+    except Exception:  # after a stop during an import, anything can fail
         what = f"all finished {noun}s are kept"
     return f"stopped; {what}: start the same command again to resume"
 
@@ -148,7 +148,7 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
         _State.lost = False
         raise KeyboardInterrupt
     if _State.status:
-        _write("\x1b[?25h" if sys.stderr is not None and sys.stderr.isatty() else "")  # cursor
+        _write("\x1b[?25h" if sys.stderr is not None and sys.stderr.isatty() else "")  # show cursor
         os._exit(_State.status)
     _State.status = TERMINATED if number == signal.SIGTERM else INTERRUPTED
     if _State.kept is not None:
@@ -171,13 +171,13 @@ def _deliver_again(
         report(lost)
         return
     _State.lost = True
-    with suppress(RuntimeError):  # the interpreter ends, and starts no threads any more
+    with suppress(RuntimeError):  # at exit, the interpreter starts no threads
         _call_later(AGAIN_SECONDS, _signal_if_lost)
 
 
 def _signal_if_lost() -> None:
     """Send the lost signal to the main thread, which wakes up even while it waits."""
-    if _State.lost:  # and no second Ctrl-C has come in its place
+    if _State.lost:  # unless a second Ctrl-C has replaced it
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 

@@ -27,7 +27,7 @@ def prepare_streams() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor: this one
     sys.stdout = _fit(sys.stdout, 1)
     sys.stderr = _fit(sys.stderr, 2)
 

@@ -276,7 +276,7 @@ def die_with_parent(reader: int) -> None:
         reader: file descriptor of the pipe's reading end. The parent holds the writing end.
     """
     fcntl.fcntl(reader, fcntl.F_SETOWN, os.getpid())
-    if hasattr(fcntl, "F_SETSIG"):  # Linux; elsewhere SIGIO, whose default is to terminate
+    if hasattr(fcntl, "F_SETSIG"):  # Linux. Elsewhere SIGIO is sent, which ends the process
         fcntl.fcntl(reader, fcntl.F_SETSIG, signal.SIGKILL)
     else:
         signal.signal(signal.SIGIO, signal.SIG_DFL)

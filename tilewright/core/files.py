@@ -78,9 +78,10 @@ def read_plain(path: Path, *, limit: int = LARGEST) -> bytes:
     handle = open_to_read(path)
     try:
         size = os.fstat(handle).st_size
-        # In one piece: pieces that are joined take twice the memory.
+        # Read all bytes at once: joining pieces would need twice the memory.
         data = os.read(handle, size + 1) if size <= limit else b""
-        while 0 < len(data) <= limit and len(data) != size:  # 2 GiB at once, or it grows
+        # One read returns at most 2 GiB, and the file may grow meanwhile.
+        while 0 < len(data) <= limit and len(data) != size:
             if not (more := os.read(handle, max(size - len(data), 0) + _CHUNK)):
                 break
             data += more
@@ -321,7 +322,7 @@ def providing(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         turn = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            with suppress(OSError):  # a disk without locks
+            with suppress(OSError):  # the file system may not support locks
                 fcntl.flock(turn, fcntl.LOCK_EX)
             if not path.exists():
                 write_atomically(path, fresh.read_bytes(), sync=False)
@@ -420,7 +421,7 @@ def unpack_files(data: bytes) -> dict[str, bytes]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as packed:
             return {entry.filename: packed.read(entry) for entry in _entries(packed)}
-    except Exception as error:  # ZIP and zlib fail in ways of their own
+    except Exception as error:  # zipfile and zlib raise many types
         raise ValueError(f"not a ZIP file: {error}") from None
 
 
@@ -442,7 +443,7 @@ def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
                     arrays[entry.filename.removesuffix(".npy")] = _unpack_array(
                         file, entry.file_size
                     )
-    except Exception as error:  # ZIP, zlib and NPY each fail in ways of their own
+    except Exception as error:  # zipfile, zlib and numpy raise many types
         raise ValueError(f"not a file of arrays: {error}") from None
     if not all(map(_is_text, arrays.values())):
         raise ValueError("not a file of arrays: a name contains an invalid code point")
@@ -490,7 +491,7 @@ def _unpack_array(file: IO[bytes], size: int) -> NDArray[Any]:
     room = flat.view(np.uint8).data if left else memoryview(b"")
     while room and (got := file.readinto(room)):  # type: ignore[attr-defined]
         room = room[got:]
-    if room or file.read(1):  # to its end, where the checksum is compared
+    if room or file.read(1):  # zipfile compares the checksum at the end
         raise ValueError("an array is truncated")
     return flat.reshape(shape, order="F" if by_columns else "C")
 

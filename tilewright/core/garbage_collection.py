@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _SECONDS = 1.0
-_NEW = 2_000  # objects that are worth a look
+_NEW = 2_000  # new objects that are worth a collection
 
 
 def collect_beside() -> None:

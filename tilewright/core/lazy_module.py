@@ -22,7 +22,7 @@ class _LazyModule:
 
     def __getattr__(self, attribute: str) -> Any:
         value = getattr(importlib.import_module(self._name), attribute)
-        setattr(self, attribute, value)  # not asked for again
+        setattr(self, attribute, value)  # later reads do not call __getattr__
         return value
 
 

@@ -79,7 +79,7 @@ def held_alone(folder: Path) -> Iterator[None]:
     """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with suppress(OSError):  # a disk without locks
+        with suppress(OSError):  # the file system may not support locks
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
@@ -105,8 +105,8 @@ def _seal_path(path: Path) -> Path:
 
 
 def _seal(state: os.stat_result) -> str:
-    # The change time is the system's alone to set. The device's number is left out: it may change
-    # when a machine starts again.
+    # Only the kernel can set the change time. The device number is left out, because it may change
+    # when the machine is rebooted.
     return f"{state.st_ino} {state.st_ctime_ns}"
 
 
@@ -161,7 +161,7 @@ def write_private(path: Path, text: str) -> os.stat_result:
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, OWN_ONLY)
     try:
-        os.fchmod(handle, OWN_ONLY)  # whatever the umask
+        os.fchmod(handle, OWN_ONLY)  # independent of the umask
         left = text.encode()
         while left:
             left = left[os.write(handle, left) :]

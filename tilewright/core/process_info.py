@@ -71,7 +71,7 @@ def _status(pid: int) -> tuple[str, int]:
 
 
 def _space() -> str:
-    # Not cached: a fork may enter another namespace.
+    # Not cached, because a forked process may be in another PID namespace.
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"

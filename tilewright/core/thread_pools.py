@@ -72,7 +72,7 @@ def on_one_thread() -> Iterator[None]:
 
     The limit on BLAS also applies to calls from other threads.
     """
-    # OpenMP has a limit for every thread that calls it.
+    # OpenMP has one limit per calling thread, BLAS one per process.
     with BLAS_ON_ONE_THREAD, _controller("openmp").limit(limits=1):
         yield
 
@@ -183,7 +183,7 @@ class PerProcess(Generic[R]):
         if self._value is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._value))
         self._value = None
-        self._lock = threading.Lock()  # a thread of the parent may hold the other one
+        self._lock = threading.Lock()  # a thread of the parent may hold the old lock
 
 
 def _begin_in_child() -> None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from tvm.tirx.expr import BinaryOpExpr, CmpExpr
 
     BinaryOperation: TypeAlias = BinaryOpExpr | CmpExpr
-else:  # only annotations use these names, and some of those are built when a module is loaded
+else:  # needed at run time, because some annotations are evaluated at import
     AllocBuffer = AttrStmt = BinaryOperation = BufferLoad = BufferStore = FloatConstant = Any
     Block = BlockBuilder = For = IRModule = IterVar = Loop = LoopVar = Pass = Any
     CallAttributes = DFPattern = PatternCheckContext = PerStoreFeature = TuneContext = Any

@@ -83,7 +83,7 @@ def as_typed(text: str) -> str:
         text: the message.
     """
     for absolute in sorted(_Started.typed, key=len, reverse=True):
-        # neither the end of a longer path nor of an address, nor the beginning of a longer name
+        # Match whole paths only: no end of a longer path or URL, and no start of a longer name.
         whole = rf"(?<![\w/.-]){re.escape(absolute)}(?![\w-]|\.\w)"
         text = _Started.typed[absolute].join(re.split(whole, text))
     return text

@@ -147,7 +147,7 @@ def knobs(known: KnownRuns, run_id: str, workload: str) -> Answer:
         )
     ]
     chosen = sorted(_select_drawn(times).tolist())
-    # of a run that goes on, forests would be grown every few seconds
+    # For a run in progress, random forests would be trained every few seconds.
     ended = run.row["state"] != RUNNING
     return {
         "knobs": names,

@@ -162,7 +162,7 @@ class KnownRuns:
         self._tracked = TrackedRuns(workspace)
         self._folders = ThrottledValue(lambda: list(output_folders(start)))
         self._compared = ThrottledValue(lambda: list(comparisons(start)))
-        # A server that is starting answers late; waiting for it costs no processor time.
+        # A starting server answers late. Waiting takes no processor time, so it may be frequent.
         self._failed = ThrottledValue(self._read_failed, share=1)
         self._kept: dict[str, RunTrials] = {}
 

@@ -65,7 +65,8 @@ def application(known: KnownRuns) -> Starlette:
     """
 
     def answered(ask: Callable[[Request], Answer]) -> Callable[[Request], Response]:
-        def respond(request: Request) -> Response:  # not async: Starlette gives it a thread
+        # Not async, so that Starlette runs the function in a thread.
+        def respond(request: Request) -> Response:
             result, good = answer_or_error(lambda: ask(request))
             return JSONResponse(result, 200 if good else 404, HEADERS)
 
@@ -106,7 +107,7 @@ def _serve(descriptor: int, folder: str) -> None:
     workspace = current_workspace()
     os.environ |= mlflow_login(workspace)
     known = KnownRuns(workspace, Path(folder), FlowRuns.from_environment())
-    # all runs are read once, which takes longest, before anybody asks
+    # The first reading of all runs takes longest, so it begins before the first request.
     reading = threading.Thread(target=answer_or_error, args=[lambda: list_runs(known)])
     reading.daemon = True
     reading.start()

@@ -91,7 +91,7 @@ class Guard:
         cookie = request.cookies.get(login.cookie, "")
         if login.admits_key(cookie) or login.admits(request.headers.get("authorization", "")):
             return None
-        # not `Basic`: browsers would open a dialog for every picture
+        # Not `Basic`, because browsers would open a login dialog for every picture.
         headers = {**UNCACHED, "WWW-Authenticate": 'Bearer realm="tilewright"'}
         if "text/html" in request.headers.get("accept", ""):
             return HTMLResponse(PAGE, HTTPStatus.UNAUTHORIZED, headers)
@@ -99,7 +99,7 @@ class Guard:
 
     def _log_in(self, request: Request) -> Response:
         """Log a browser in: set the session cookie, and redirect to the address without the key."""
-        # a path that begins with two slashes would name another server
+        # A path that begins with two slashes would redirect to another server.
         address = "/" + quote(request.scope["path"].lstrip("/"))
         query = [item for item in request.query_params.multi_items() if item[0] != KEY]
         headers = {

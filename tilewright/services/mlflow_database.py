@@ -25,7 +25,7 @@ from pathlib import Path
 from tilewright.core.database_url import sqlite_address
 from tilewright.core.files import providing
 
-_KEPT_IN = "/mlflow/artifacts"  # of a workspace, as an address
+_KEPT_IN = "/mlflow/artifacts"  # end of an artifact location in a workspace
 _PLACES = (
     ("experiments", "artifact_location"),
     ("runs", "artifact_uri"),

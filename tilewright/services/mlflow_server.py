@@ -83,7 +83,7 @@ def _security(host: str, port: int) -> dict[str, str]:
     """Return MLflow's settings for the host names and origins that it accepts."""
     names = [host, "localhost"]
     if host not in LOCAL or host == ANY_INTERFACE:
-        # addresses of local networks: the page may be opened by any address of this machine
+        # A browser may use any address of this machine, so accept those of private networks.
         names += [socket.gethostname(), socket.getfqdn(), "192.168.*", "10.*", "172.*"]
     return {
         "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(f"{name},{name}:{port}" for name in names),

@@ -184,7 +184,7 @@ def _claimed_ports(workspace: Workspace) -> dict[str, int]:
                 others = [ports for folder, ports in claims.items() if folder != root]
                 claims[root] = own = _free_ports(_ports_in(others)) | own
             return dict(own)
-    except (OSError, RuntimeError):  # no home
+    except (OSError, RuntimeError):  # no state folder
         return _free_ports(set())
 
 

@@ -57,7 +57,7 @@ def profile_settings() -> dict[str, str]:
             if _PREFECT_SERVER[0] in values and name in values
         }
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return {}  # Prefect, which reads the same file, says what is wrong with it
+        return {}  # Prefect reads the same file and reports the error
 
 
 def _profiles() -> Path:
@@ -70,7 +70,7 @@ def _profiles() -> Path:
     own = (Path(home) if home else Path.home() / ".prefect") / "profiles.toml"
     if own.is_file():
         return own
-    spec = find_spec("prefect")  # which is not imported for it
+    spec = find_spec("prefect")  # does not import Prefect
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("No module named 'prefect'", name="prefect")
     return Path(spec.origin).parent / "settings" / "profiles.toml"
@@ -185,7 +185,8 @@ def default_settings(workspace: Workspace) -> dict[str, str]:
         "DO_NOT_TRACK": "true",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
-        # links that runs store open these pages, which draw a run's graph; nobody is sold anything
+        # Stored links are addresses of Prefect's first web interface, which also draws a run's
+        # graph. Advertising is switched off.
         "PREFECT_SERVER_UI_V2_ENABLED": "false",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_HOME": str(workspace.root / "prefect"),
@@ -199,16 +200,16 @@ def default_settings(workspace: Workspace) -> dict[str, str]:
         "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
         "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
         "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
-        # One SQLite writer at a time: write task events in batches, and try again when it is busy.
+        # SQLite allows one writer at a time: write events in batches, and retry when it is busy.
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "50",
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
         "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "200",
         "PREFECT_CLIENT_MAX_RETRIES": "60",
-        # The server of `tilewright ui` forgets runs that ended 90 days ago, every server the events
-        # of more than a week.
+        # The server of `tilewright ui` deletes runs that ended 90 days ago. Every server deletes
+        # events that are older than a week.
         "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
-        # Nothing here uses automations; the service that looks for them costs time.
+        # Automations are not used here, and the service for them takes processor time.
         "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
         "MLFLOW_TRACKING_URI": workspace.mlflow_address,
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",

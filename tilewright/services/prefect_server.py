@@ -145,7 +145,7 @@ def _start(
             environment={
                 "PREFECT_SERVER_API_AUTH_STRING": credentials.login,
                 "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": api_url.removesuffix("/api"),
-                # pages send requests to the host that they came from, under whatever name that is
+                # relative, so that pages send requests to the host name that the browser uses
                 "PREFECT_UI_API_URL": "/api",
                 **login.settings,
             },
@@ -266,7 +266,7 @@ def preparing_database_template(workspace: Workspace) -> Iterator[None]:
 
 def _provide_database(workspace: Workspace) -> None:
     if workspace.prefect_database.exists() or not _template().exists():
-        return  # without the template the server migrates an empty file, which takes it seconds
+        return  # without a template, the server creates the tables, which takes seconds
     with providing(workspace.prefect_database) as fresh:
         shutil.copyfile(_template(), fresh)
 

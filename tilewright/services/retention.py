@@ -48,7 +48,7 @@ class UnusedCache:
         freed = 0
         for path in self.files:
             if _last_used(path) >= self.before:
-                continue  # another command has just found it
+                continue  # another command has just used it
             with suppress(OSError):
                 size = _size(path)
                 remove(path)

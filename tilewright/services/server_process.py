@@ -173,7 +173,7 @@ def start_server(
             stdout=sink,
             stderr=sink,
             pass_fds=tuple(descriptors),
-            # what lies in the folder of the command is neither imported nor read as settings
+            # Neither import files of the command's folder nor read them as settings.
             env=os.environ
             | {"PYTHONSAFEPATH": "1", "PYTHONPATH": module_path()}
             | dict(environment or {}),
@@ -247,7 +247,7 @@ class Tethered:
                 if self._ending:
                     break
                 self._server = self._start_process()
-            if self._ending:  # a signal came while it was started
+            if self._ending:  # a signal arrived while the server was started
                 self.end()
             status = self._server.wait()
         return status
@@ -270,7 +270,7 @@ class Tethered:
 
     def end_with_parent(self) -> None:
         """Block until standard input closes, which means that the parent ended; then call `end`."""
-        while os.read(0, 4096):  # not a buffered file: this thread may be reading at the end
+        while os.read(0, 4096):  # unbuffered: at exit, this thread may still read
             pass
         self.end()
 
@@ -296,7 +296,7 @@ def _inherited_descriptors() -> list[int]:
     descriptors = []
     for name in os.listdir("/dev/fd"):
         descriptor = int(name)
-        with suppress(OSError):  # the listing itself had one, which is closed by now
+        with suppress(OSError):  # the descriptor of the listing itself is closed by now
             if descriptor > 2 and os.get_inheritable(descriptor):
                 descriptors.append(descriptor)
     return descriptors

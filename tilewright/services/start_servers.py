@@ -170,7 +170,7 @@ def _settings() -> Iterator[None]:
         temporary_settings,
     )
 
-    # A heartbeat thread would be joined at the end of every flow, for a second each.
+    # At the end of each flow, Prefect would wait about a second for its heartbeat thread.
     changed = {PREFECT_API_URL: os.environ[API_URL], PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
     if login := os.environ.get(AUTH_STRING):
         changed[PREFECT_API_AUTH_STRING] = login

@@ -97,7 +97,7 @@ def current_workspace() -> Workspace:
     """
     try:
         return Workspace(workspace_root())
-    except (OSError, RuntimeError) as error:  # no working folder any more; links in a circle
+    except (OSError, RuntimeError) as error:  # deleted working folder; loop of links
         raise _unusable_error(os.environ.get(VARIABLE) or DEFAULT, str(error)) from None
 
 
@@ -171,7 +171,7 @@ def _make_private(workspace: Workspace) -> None:
     root = workspace.root
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     state = root.stat()
-    with tempfile.TemporaryFile(dir=root) as fresh:  # some disks give all files to one user
+    with tempfile.TemporaryFile(dir=root) as fresh:  # on some file systems, one user owns all files
         if state.st_uid != os.fstat(fresh.fileno()).st_uid:
             raise WorkspaceError(
                 f"{root} belongs to another user (ID {state.st_uid}), and Tilewright only "

@@ -146,7 +146,7 @@ def serve(
             "tls://HOST:PORT"
         )
     check_scheduler_address(cluster)
-    dask_security("worker")  # a mistake costs no minutes
+    dask_security("worker")  # report a mistake before the build, which takes minutes
     spec = machine_named(target)
     options = BenchOptions(spec, driver, reset, repeats, seconds, patience, cflags)
     with (

@@ -78,7 +78,7 @@ def _run_tracked(
     from tilewright.tuning.events import StageBegan
 
     listen(StageBegan("pose_problem"))
-    problem = pose_problem(options)  # what nobody can offload starts no server
+    problem = pose_problem(options)  # fail before a server is started
     listen(StageBegan("start_servers"))
     with embedded(_prepare):
         from tilewright.flows.codesign_prefect import codesign_flow

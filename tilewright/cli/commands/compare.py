@@ -127,7 +127,7 @@ def _compare_networks(
     keep_count("run", lambda: count_rows(options.folder / RUNS))
     with comparing_networks(Terminal(stderr=as_json)) as listen:
         listen(StageBegan("plan_networks"))
-        plan = plan_networks(options)  # what cannot be starts no server
+        plan = plan_networks(options)  # fail before a server is started
         compared, links = _run_bare(plan, listen) if bare else _run_tracked(plan, tracking, listen)
     if as_json:
         typer.echo(json.dumps(compared.to_json(), indent=2, ensure_ascii=False))
@@ -197,7 +197,7 @@ def _compare_on_workloads(options: CompareOptions, bare: bool, as_json: bool) ->
     parse_seeds(options.seeds)
     check_folder(options.folder)
     if not bare:
-        use_workspace()  # says before any work that it cannot be written
+        use_workspace()  # fail before the work if it cannot be written
     tuner_configs_of(options.tuners)
     console = Terminal(stderr=as_json)
     if not options.replay:

@@ -314,7 +314,7 @@ def _network(folder: Path, form: str, out: Path) -> tuple[str, str]:
     from tilewright.reports.number_format import count_text
     from tilewright.tuning.output_dir import check_folder
 
-    built = load(folder, allow_code=True)  # which is not run here
+    built = load(folder, allow_code=True)  # the code is not executed here
     header = out.with_name(f"{out.stem}_weights.h")
     program = built.program if isinstance(built, Artifact) else None
     files = None if program is None else program.c_files(header.name)

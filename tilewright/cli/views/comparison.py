@@ -96,7 +96,7 @@ def recording(
         plan: the comparison.
         console: the terminal.
     """
-    # What MLflow says of its tables and checks is of no use on this terminal.
+    # MLflow's messages about its database do not help the user.
     logging.getLogger("mlflow").setLevel(logging.WARNING)
     with Bars(console) as bars:
         runs = len(plan.tuner_configs) * len(plan.seeds)

@@ -129,8 +129,8 @@ def show_diff(verdict: DiffVerdict, console: Console) -> None:
     print_line(console, headline(verdict))
 
 
-_SHOWN = 6  # features of a model
-_BAR = 8  # characters of the longest bar
+_SHOWN = 6  # number of features shown per model
+_BAR = 8  # length of the longest bar in characters
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from tilewright.reports.number_format import count_text
 from tilewright.targets.registry import Property, TargetKind
 
 _TEXT = ("meaning",)
-PROSE = 24  # characters from which on a value is a sentence, shown below the table
+PROSE = 24  # values of at least this many characters are shown below the table
 
 
 def show_kinds(kinds: Sequence[TargetKind], console: Console) -> None:

@@ -230,7 +230,7 @@ class Silence:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         if self._thread.is_alive():
-            self._thread.join()  # no line comes behind the results, or while the process ends
+            self._thread.join()  # so that no line follows the results
 
     def restart(self) -> None:
         """Restart the waiting time, because something else was printed."""
@@ -250,7 +250,7 @@ class Silence:
                 try:
                     print_line(self._console, f"… {activity.text}")
                 except OSError:
-                    return  # a full disk, say: the command meets it when it prints its next line
+                    return  # e.g. a full disk: the command's own next line reports it
                 reported, self._last_line = step, now
 
 
@@ -302,7 +302,7 @@ class Bars(Progress):
         task = next((task for task in reversed(self.tasks) if task.visible), None)
         if task is None:
             return Activity("beginning", "beginning")
-        # The description of a task with a total may say how far it is, and changes with it.
+        # The description of a task with a total may contain its progress, so use the task's ID.
         step = task.description if task.total is None else f"task {task.id}"
         of = "" if task.total is None else f", {task.completed:,.0f} of {task.total:,.0f}"
         return Activity(step, f"{task.description}{of}, for {task.elapsed or 0:.0f} s so far")
