@@ -378,7 +378,7 @@ def fuse_network(
 
 
 def time_limit_of(options: TuningOptions, workloads: int) -> TimeLimit:
-    """Start the time limit of a run.
+    """Start the time limit of a run and return it.
 
     Args:
         options: options of the run.
@@ -527,9 +527,9 @@ def tune(
         store: store for the trials; None to keep no trials.
         state: initial state of the explorer.
         shared: whether several processes make the trials together. Each process calls this function
-            with the same arguments and opens the same file or database with `own=False`. Every
-            trial is made once, and every process yields the rounds of all processes in the same
-            order. The chosen trials depend on timing.
+            with the same arguments, and with a store that it opened with `own=False` on the same
+            file or database. Every trial is made once, and every process yields the rounds of all
+            processes in the same order. The chosen trials depend on timing.
 
     Raises:
         TilewrightError: `trials` or `batch` is below 1.

@@ -1,6 +1,7 @@
 """Functions that run quantised Relax modules on the simulated VTA from a TVM script.
 
-    mod = partition_for_vta(mod, target="vta-pynq") ex = tvm.compile(mod, "llvm")
+    mod = partition_for_vta(mod, target="vta-pynq")
+    ex = tvm.compile(mod, "llvm")
     relax.VirtualMachine(ex, tvm.cpu())["main"](x)
 
 `docs/guides/tvm.md` is the guide. Importing this module does not import TVM.

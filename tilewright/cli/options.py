@@ -1,7 +1,7 @@
 """Creates the options of commands from the fields of options models (`core.options`).
 
-    @with_options def tune(options: TuningOptions, tracking: TrackingOptions, bare: Bare = False) ->
-    None: ...
+    @with_options
+    def tune(options: TuningOptions, tracking: TrackingOptions, bare: Bare = False) -> None: ...
 
 This command has one option per field of both models, in the order of the fields. To offer only some
 of the fields, name them:

@@ -1,7 +1,7 @@
 """Resolves paths on the command line relative to the folder in which the command was started.
 
-The command itself runs in another folder (`core.working_folder`). Every argument of type `Path` is
-resolved, and every text that names a file.
+The command itself runs in another folder (`core.working_folder`). All arguments of type `Path` are
+resolved, and so are texts that name a file, such as a model.
 """
 
 from __future__ import annotations

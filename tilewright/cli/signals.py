@@ -39,9 +39,10 @@ class _State:
 
 
 def heed_signals() -> None:
-    """Handle Ctrl-C and SIGTERM from now on, unless the parent process set them to be ignored.
+    """Handle Ctrl-C and SIGTERM from now on, unless the parent process ignores them.
 
-    `nohup` does so, and so does a shell for `&` in a script.
+    `nohup` ignores signals for its child process, and so does a shell for a command with `&` in a
+    script.
 
     Python runs the handler between any two steps of the main thread. If this happens in a `__del__`
     method or in a callback from compiled code, the `KeyboardInterrupt` cannot be raised, and Python

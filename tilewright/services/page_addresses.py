@@ -94,7 +94,7 @@ def is_own_listener(port: int) -> bool:
 
 
 def page_address(server: str) -> str:
-    """Return the address of a server's web pages. The server need not be running.
+    """Return the address of a server's web pages, even if the server is not running.
 
     The pages keep the address at which they ran last. Pages that have never run get a port that no
     other workspace of the user has.

@@ -218,7 +218,7 @@ def login_at(api_url: str, workspace: Workspace) -> Login | None:
 def _guarded_route(api_url: str) -> str:
     """Return an address on a Prefect server that requires a login, for checking credentials.
 
-    The address `/health` would not do, because it answers without a login.
+    `/health` is not suitable, because it answers without a login.
 
     Args:
         api_url: address of the server's API.
@@ -242,7 +242,7 @@ def _announcement(workspace: Workspace) -> Path:
 
 @contextmanager
 def preparing_database_template(workspace: Workspace) -> Iterator[None]:
-    """Create the template of Prefect's database during the `with` block.
+    """Create the template of Prefect's database, while the `with` block does other work.
 
     A server in an empty workspace creates the database, which is then copied to a place beside the
     Python environment. New workspaces get a copy of it. If the template already exists, nothing is

@@ -134,7 +134,10 @@ class _Patience:
 
 
 def _processor_seconds(pid: int) -> float:
-    """Return the processor time of a process and its descendants, as far as it is known."""
+    """Return the processor time in seconds that a process and its descendants have used.
+
+    Processes that cannot be read are left out.
+    """
     total = 0.0
     with suppress(psutil.NoSuchProcess):
         server = psutil.Process(pid)
@@ -184,7 +187,7 @@ def start_server(
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a bound socket to hand to a server. Raise `ServerError` if the port is in use."""
+    """Return a bound socket to hand to a server. Raise `ServerError` if binding fails."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

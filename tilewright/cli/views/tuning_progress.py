@@ -296,7 +296,7 @@ def shared_text(event: RoundScheduled) -> str:
 
 
 def tuned_line(outcome: TunedWorkload) -> str:
-    """Return one line about a tuned workload."""
+    """Return one line about a tuned workload: its latencies and numbers of trials."""
     row, chosen = outcome.summary(), outcome.chosen
     rule = four_figures(row).rule
     earlier = f"rule {_short(rule)}" if rule else "no rule schedule"
