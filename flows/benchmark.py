@@ -1,4 +1,4 @@
-"""Compares the latency of a network with that of other inference engines, as a sequence of steps.
+"""Pipeline that compares the latency of a network with other inference engines.
 
 build_artifact → write_model → time_engines
 """
@@ -33,7 +33,7 @@ class Benchmark:
     Attributes:
         network: name of the network.
         threads: number of threads of each engine.
-        timed: times of the engines.
+        timed: measured latencies of the engines.
         warnings: warnings of the build.
     """
 
@@ -44,12 +44,16 @@ class Benchmark:
 
 
 def benchmark(run: LocalRunner, options: BenchmarkOptions) -> Benchmark:
-    """Build a network, and time it and the other engines alternately.
+    """Build a network, and time the artifact and the other engines alternately.
+
+    Args:
+        run: runner that executes the steps.
+        options: options of the benchmark. If they name an existing artifact, nothing is built.
 
     Raises:
         EngineError: an engine is not installed or does not support the network.
-        UnknownName: there is no such engine or network.
-        TilewrightError: building the network or reading the model fails.
+        UnknownName: an engine or the network does not exist.
+        TilewrightError: the build fails, or the model cannot be read.
     """
     check_engines(options.against)
     threads = options.threads or _cores()
@@ -82,18 +86,18 @@ def benchmark(run: LocalRunner, options: BenchmarkOptions) -> Benchmark:
 
 
 def write_model(model: str, input_shapes: Mapping[str, tuple[int, ...]], folder: Path) -> Path:
-    """Write the network as an ONNX file with static shapes, for the other engines.
+    """Write a network as an ONNX file with static input shapes, for the other engines.
 
     Args:
         model: path or name of the network.
-        input_shapes: fixed input shapes by name.
+        input_shapes: fixed shape of each dynamic input, by name.
         folder: folder for the file.
 
     Returns:
         Path of the file.
 
     Raises:
-        EngineError: the engines cannot read the model.
+        EngineError: the other engines cannot read the model.
     """
     if Path(model).suffix in TORCH_SUFFIXES:
         raise EngineError(

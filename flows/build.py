@@ -1,9 +1,10 @@
-"""Builds an artifact from a model: a folder that a simulator, a board or a process executes.
+"""Pipeline that builds an artifact: a folder that a simulator, a board or a process executes.
 
-for an accelerator   read_model → integer_network → choose_schedules → link_artifact
-for a processor      read_model → read_layers → choose_kernels → compile_library
-                     → faster_in_onnxruntime → write_library
-for several sizes    read_sizes → (as above, once per size) → join_sizes → write_library
+- For an accelerator: read_model → integer_network → choose_schedules → link_artifact
+- For a CPU: read_model → read_layers → choose_kernels → compile_library → faster_in_onnxruntime →
+  write_library
+- For several input sizes: read_sizes → the steps for a CPU, once per size → join_sizes →
+  write_library
 """
 
 from __future__ import annotations
@@ -80,13 +81,20 @@ class SchedulesFound(Event):
 
 
 def build_artifact(run: LocalRunner, options: BuildOptions) -> BuiltArtifact:
-    """Build a network into `options.out`.
+    """Build a network for a target, and write the artifact to `options.out`.
+
+    Args:
+        run: runner that executes the steps.
+        options: options of the build.
+
+    Returns:
+        The manifest of the artifact, and warnings.
 
     Raises:
         ArtifactError: the artifact cannot be built.
         PickError: the given schedules cannot be used.
         WorkloadError: the target cannot run a workload.
-        TilewrightError: reading or quantising the model fails.
+        TilewrightError: the model cannot be read or quantised.
     """
     check(options)
     target = make_target(options.target)
@@ -100,18 +108,21 @@ def build_program(
     run: LocalRunner, options: BuildOptions, target: Target, network: Network,
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> BuiltArtifact:  # fmt: skip
-    """Build a network for an accelerator into `options.out`.
+    """Build a network for an accelerator, and write the artifact to `options.out`.
 
-    onnxruntime runs the operators in `refused`. If no layer can run on the accelerator, onnxruntime
-    runs the whole network. If the outputs exceed the usual tolerance, the build is repeated with
-    the noisiest layers in float on the CPU.
+    Parts that the accelerator or TVM cannot compute are handled as follows:
+
+    - If TVM cannot compile an operator for the CPU, onnxruntime runs it.
+    - If no layer can run on the accelerator, onnxruntime runs the whole network.
+    - If the outputs exceed the default tolerance, the build is repeated with the noisiest layers in
+      floating point on the CPU.
 
     Args:
-        run: runner of the steps.
+        run: runner that executes the steps.
         options: options of the build.
         target: the accelerator.
         network: the network.
-        refused: reason by name, for operators that TVM cannot compile for the CPU.
+        refused: operators that TVM cannot compile for the CPU: the reason, by name of the operator.
 
     Raises the errors of `build_artifact`.
     """
@@ -146,12 +157,17 @@ def build_program(
 
 
 def build_library(run: LocalRunner, options: BuildOptions, target: Target) -> BuiltArtifact:
-    """Compile a network for a CPU into `options.out`.
+    """Compile a network for a CPU, and write the library to `options.out`.
+
+    Args:
+        run: runner that executes the steps.
+        options: options of the build. `options.sizes` requests one library per input size.
+        target: the CPU target.
 
     Raises:
         ArtifactError: an option does not apply to a CPU, or the network cannot be compiled.
         PickError: the given schedules cannot be used.
-        TilewrightError: reading the model fails.
+        TilewrightError: the model cannot be read.
     """
     check_library(options, target)
     if not options.sizes:
@@ -171,18 +187,24 @@ def compile_one(
     run: LocalRunner, options: BuildOptions, target: Target, model: Network,
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[CompiledFiles, tuple[str, ...]]:  # fmt: skip
-    """Compile the library of a network with static shapes.
+    """Compile a library for a network with static shapes.
 
-    onnxruntime runs the operators in `refused`. If the target has a kernel for no layer,
-    onnxruntime runs the whole network. If the outputs are too inaccurate with the number format
-    that the target chose, the layers are compiled in float32.
+    Parts that cannot be compiled well are handled as follows:
+
+    - If TVM cannot compile an operator, onnxruntime runs it.
+    - onnxruntime runs the whole network if the target has no kernel for any layer, if no layer has
+      a schedule, if the compiled network rejects generated inputs, or if the compiled library is
+      slower than onnxruntime. Speed is compared only if the options give neither schedules nor
+      sizes.
+    - If the outputs are too inaccurate in the number format that the target chose, the layers are
+      compiled in float32.
 
     Args:
-        run: runner of the steps.
+        run: runner that executes the steps.
         options: options of the build.
         target: the CPU target.
         model: the network.
-        refused: reason by name, for operators that TVM cannot compile.
+        refused: operators that TVM cannot compile: the reason, by name of the operator.
 
     Returns:
         The compiled files and warnings.
@@ -226,19 +248,22 @@ def compile_one(
 def choose_schedules(
     options: BuildOptions, target: Target, graph: IntegerGraph, emit: Listener
 ) -> list[Pick]:
-    """Choose a schedule for each layer: from a tuned folder, or the best of a few trials.
+    """Choose a schedule for each layer of a network on an accelerator.
+
+    The schedules come from the output directory of a tuning run or, without one, from a few trials
+    per workload (`tuned_picks`).
 
     Args:
-        options: options of the build, which name the folder or the number of trials.
+        options: options of the build, which name the directory or the number of trials.
         target: the accelerator.
-        graph: the network in integers.
+        graph: the integer network.
         emit: receives the progress.
 
     Returns:
-        Schedules in the order of the layers.
+        One schedule per layer, in the order of the layers.
 
     Raises:
-        PickError: the folder does not have the schedules.
+        PickError: the directory does not contain the schedules.
         WorkloadError: a workload has no schedule that runs.
     """
     workloads = artifact.canonical_workloads(graph)
@@ -251,14 +276,14 @@ def choose_schedules(
 def choose_kernels(
     options: BuildOptions, target: Target, layers: Sequence[KernelLayer], emit: Listener
 ) -> tuple[dict[Workload, Pick], tuple[str, ...]]:
-    """Choose a schedule for each workload for which the CPU target has a schedule that runs.
+    """Choose schedules for the workloads of a CPU library.
 
-    TVM compiles the other workloads. In a tuned folder, schedules are stored for layers without
-    their activation; they also apply to the layer with its activation, which has the same schedule
-    space.
+    TVM compiles a workload by its own rules if none of the target's schedules runs. An output
+    directory stores the schedule of a layer without its activation. The same schedule also applies
+    to the layer with the activation, because both have the same schedule space.
 
     Args:
-        options: options of the build, which name the folder or the number of trials.
+        options: options of the build, which name an output directory or the number of trials.
         target: the CPU target.
         layers: layers for which the target has kernels.
         emit: receives the progress.
@@ -267,7 +292,7 @@ def choose_kernels(
         Schedules by workload, and warnings about workloads without a schedule.
 
     Raises:
-        PickError: the folder does not have the schedules.
+        PickError: the directory does not contain the schedules.
     """
     workloads = [layer.workload for layer in layers]
     if options.schedules is not None:
@@ -287,8 +312,8 @@ def choose_kernels(
         except WorkloadError as error:
             return error
 
-    # A batch of trials is compiled on all cores. Without trials, several workloads are; timing
-    # waits until nothing is compiled.
+    # With trials, the batch of one workload is compiled on all cores. Without trials, several
+    # workloads are compiled at the same time, and timing waits until no compiler runs.
     with ThreadPoolExecutor(1 if options.trials else COMPILED_TOGETHER) as pool:
         for done, (workload, picked) in enumerate(
             zip(others, pool.map(pick, others), strict=True), whole - len(others)
@@ -310,12 +335,13 @@ def tuned_picks(
     seed: int = 0,
     emit: Listener = ignore,
 ) -> list[Pick]:
-    """Tune each workload for a few trials and return its best schedule.
+    """Tune each workload for a few trials, and return its best schedule.
 
-    Without trials, the schedule that needs no trial is returned, such as the baseline.
+    The schedules that need no trial also compete (`pick_without_trials`). With `trials=0`, they are
+    the only candidates.
 
     Args:
-        workloads: the workloads.
+        workloads: the workloads; they may repeat.
         target: the target.
         trials: number of trials per workload; 0 for none.
         seed: seed of the tuner.
@@ -340,7 +366,7 @@ def tuned_picks(
 def _tune_briefly(
     workload: Workload, target: Target, trials: int, seed: int
 ) -> tuple[float, Pick] | None:
-    """Tune a workload with a few trials, without a store.
+    """Tune a workload for a few trials, without a trial store.
 
     Args:
         workload: the workload.
@@ -351,7 +377,7 @@ def _tune_briefly(
     Returns:
         Cost and schedule of the best trial; None if no trial is valid.
     """
-    # It imports pandas and more, which takes as long as building a small network.
+    # Imported here, because importing pandas and others takes as long as a small build.
     from tilewright.flows.tuning import tune
 
     # The programs of a round are compiled on all cores, so the tuner's usual rounds of two trials

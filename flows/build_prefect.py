@@ -18,10 +18,10 @@ from tilewright.tuning.build_options import BuildOptions
     flow_run_name="{model} for {target} to {out}",
     persist_result=False,
 )
-# A form does not permit the code of a stranger's model.
+# A web form must not permit the code of an untrusted model.
 @flat(BuildOptions, without=("allow_code",))
 def build_artifact(options: BuildOptions) -> str:
-    """Build a network for a target; returns the folder."""
+    """Build a network for a target, and return the folder of the artifact."""
     use_workspace()
     given = options.model_copy(update={"out": confine_path(options.out)})
     say_built(given, run_build(BuildRunner(), given))

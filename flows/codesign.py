@@ -1,4 +1,4 @@
-"""Searches machines and schedules together (co-design), as a sequence of steps.
+"""Pipeline that searches accelerator designs and their schedules together (co-design).
 
 pose_problem → search_designs → prove_front → log_codesign
 """
@@ -28,20 +28,20 @@ from tilewright.tuning.open_trials import store_url
 def codesign(
     run: LocalRunner, options: CodesignOptions, problem: CodesignProblem | None = None
 ) -> CodesignOutcome:
-    """Search machines and schedules for some networks, verify the Pareto front, and save it.
+    """Search accelerator designs and schedules for some networks, and verify the Pareto front.
 
-    A run that was stopped is resumed.
+    The results are written to `options.folder`. A run that was stopped is resumed.
 
     Args:
-        run: runner of the steps.
+        run: runner that executes the steps.
         options: options of the run.
-        problem: result of `pose_problem`, if the caller has it already.
+        problem: result of `pose_problem`, if the caller already has it.
 
     Raises:
         NothingToOffload: no layer of a network runs on the accelerator.
-        RunInUse: another command works on the folder.
+        RunInUse: another command is working on the folder.
         TrialStoreError: the trials cannot be read or written.
-        WrongSchedule: a schedule computes wrong numbers.
+        WrongSchedule: a schedule computes wrong values.
         OSError: a file cannot be written.
     """
     begin = time.perf_counter()
@@ -61,7 +61,7 @@ def codesign(
             front = run(prove_front, evaluator, options.objective)
             if not isinstance(front, int):
                 break
-            # The record was wrong: search again on what is true.
+            # A recorded latency was wrong and was corrected, so search again.
             many = "a measurement" if front == 1 else f"{front} measurements"
             run.emit(
                 Note(

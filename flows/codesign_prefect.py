@@ -1,7 +1,7 @@
 """Prefect flow of `flows.codesign.codesign`. A run that was killed resumes from its trials.
 
-Annotations are not postponed here, because Prefect must resolve them when it loads a served flow by
-name.
+Annotations are not postponed in this module, because Prefect must resolve them when it loads a
+served flow by name.
 """
 
 from prefect import Flow, flow
@@ -29,7 +29,7 @@ def codesign_flow(
 
     Args:
         listen: receives the events.
-        problem: result of `pose_problem`, if the caller has it already.
+        problem: result of `pose_problem`, if the caller already has it.
     """
 
     @flow(
@@ -39,7 +39,10 @@ def codesign_flow(
     )
     @flat(CodesignOptions, TrackingOptions)
     def codesign(options: CodesignOptions, tracking: TrackingOptions) -> CodesignOutcome:
-        """Search machines and schedules, verify the Pareto front, save it, and log to MLflow."""
+        """Search accelerator designs and schedules together, and verify the Pareto front.
+
+        The front is saved to the output directory and logged to MLflow.
+        """
         use_workspace()
         if (out := confine_path(str(options.folder))) != options.folder:
             options = options.model_copy(update={"out": str(out)})

@@ -1,10 +1,8 @@
-"""Compares tuners as a sequence of steps.
+"""Pipeline that compares tuners, on workloads whose optimum is known or by tuning whole networks.
 
-The tuners run on workloads whose optimum is known, or tune whole networks.
-
-workloads: enumerate_spaces → run_tuners → judge_runs → write_report → log_comparison
-networks:  plan_networks → read_networks → tune_run, keep_run, once per run
-           → judge_networks → log_networks
+- On workloads: enumerate_spaces → run_tuners → judge_runs → write_report → log_comparison
+- On networks: plan_networks → read_networks → tune_run and keep_run, once per run → judge_networks
+  → log_networks
 """
 
 from __future__ import annotations
@@ -45,12 +43,12 @@ def compare_tuners(
     """Run every tuner of a plan on its workloads, and write the report and the record.
 
     Args:
-        run: executes the steps.
-        plan: the comparison.
+        run: runner that executes the steps.
+        plan: tuners, workloads and seeds to compare.
         folder: folder for finished runs and the report.
-        cluster: the Dask cluster whose workers make the runs, as in `--cluster`; "" for this
-            process.
-        fresh: whether to repeat runs that the folder holds.
+        cluster: address of the Dask cluster whose workers execute the runs, as in `--cluster`; ""
+            for this process.
+        fresh: whether to repeat runs that the folder already contains.
 
     Raises the errors of `run_comparison`.
     """
@@ -63,20 +61,22 @@ def compare_tuners(
 def run_comparison(
     run: LocalRunner, plan: ComparisonPlan, folder: Path, cluster: str = "", fresh: bool = False
 ) -> Comparison:
-    """Measure every config of the workloads whose optimum is unknown, and run every tuner on them.
+    """Run every tuner of a plan on its workloads, and evaluate the runs.
+
+    If the optimum of a workload is not known yet, every config of the workload is measured first.
 
     Args:
-        run: executes the steps.
-        plan: the comparison.
+        run: runner that executes the steps.
+        plan: tuners, workloads and seeds to compare.
         folder: folder in which finished runs are stored.
-        cluster: the Dask cluster whose workers make the runs, as in `--cluster`; "" for this
-            process.
-        fresh: whether to repeat runs that the folder holds.
+        cluster: address of the Dask cluster whose workers execute the runs, as in `--cluster`; ""
+            for this process.
+        fresh: whether to repeat runs that the folder already contains.
 
     Raises:
         ClusterError: the cluster cannot be used.
         OSError: the folder cannot be written.
-        TilewrightError: an error of a target or a tuner.
+        TilewrightError: a target or a tuner fails.
     """
     run(enumerate_spaces, plan, run.emit)
     runs = run(run_tuners, plan, folder, cluster, fresh, run.emit)
@@ -86,17 +86,17 @@ def run_comparison(
 def compare_networks(
     run: LocalRunner, options: CompareOptions, plan: NetworksPlan | None = None
 ) -> NetworkComparison:
-    """Tune every network with every tuner and seed, each run in an output directory of its own.
+    """Tune every network with every tuner and seed. Each run has its own output directory.
 
     Finished runs are not repeated. A run that was stopped resumes from its trials.
 
     Args:
-        run: executes the steps.
+        run: runner that executes the steps.
         options: networks, target, tuners and seeds to compare.
-        plan: the result of `plan_networks`, if the caller has it already.
+        plan: result of `plan_networks`, if the caller already has it.
 
     Raises:
-        RunInUse: another command works on the folder.
+        RunInUse: another command is working on the folder.
         TilewrightError: as `plan_networks` and `flows.tuning.tune_network`.
     """
     plan = plan or run(plan_networks, options)
@@ -122,6 +122,9 @@ def tune_run(job: NetworkJob, emit: Listener) -> Summary:
     Args:
         job: the network, tuner, seed and output directory of the run.
         emit: receives the events.
+
+    Returns:
+        The content of `summary.json`.
     """
     network = tune_network(LocalRunner(emit), job.options)
     draw_run(job.options.folder, network)

@@ -1,8 +1,8 @@
 """Prefect flow of the comparisons in `flows.comparison`.
 
-A comparison on networks may be repeated with further seeds, tuners or networks; only the missing
-runs are made. Annotations are not postponed here, because Prefect must resolve them when it loads a
-served flow by name.
+A comparison on networks can be extended: if it is repeated with more seeds, tuners or networks,
+only the missing runs are made. Annotations are not postponed in this module, because Prefect must
+resolve them when it loads a served flow by name.
 """
 
 from prefect import Flow, flow
@@ -45,11 +45,12 @@ def comparison_flow(
 ) -> Flow[..., Compared]:
     """Return the Prefect flow that compares tuners.
 
-    The parameters of the flow are the fields of `CompareOptions` and `TrackingOptions`.
+    The parameters of the flow are the fields of `CompareOptions` and `TrackingOptions`, except
+    `replay` and `live`.
 
     Args:
         listen: receives the events of a comparison on networks.
-        plan: plan of such a comparison, if it was made already.
+        plan: plan of a comparison on networks, if the caller already has it.
     """
 
     @flow(
@@ -57,10 +58,10 @@ def comparison_flow(
         flow_run_name=make_run_namer(CompareOptions, RUN_NAME),
         persist_result=False,
     )
-    # Tables and live spaces are those of the machine where a command runs.
+    # `replay` and `live` refer to files and spaces of the machine on which a command runs.
     @flat(CompareOptions, TrackingOptions, without=("replay", "live"))
     def compare_tuners(options: CompareOptions, tracking: TrackingOptions) -> Compared:
-        """Compare tuners by whole runs of networks, or on workloads whose optimum is known."""
+        """Compare tuners by tuning whole networks, or on workloads whose optimum is known."""
         use_workspace()
         if (out := confine_path(options.out)) != options.folder:
             options = options.model_copy(update={"out": str(out)})

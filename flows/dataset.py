@@ -1,9 +1,9 @@
-"""Builds a dataset as a sequence of steps: stores a plan, measures missing parts, writes the index.
+"""Pipeline that builds a dataset: store a plan, measure the missing parts, write the index.
 
-make_plan → measure_part, once per file of rows → log_dataset
+make_plan → measure_part, once per part → log_dataset
 
-A part is one file of the dataset. On a cluster, workers measure the parts, and `receive_part`
-replaces `measure_part`.
+A part is one file with rows of the dataset. With a cluster, its workers measure the parts, and
+`receive_part` replaces `measure_part`.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from tilewright.tuning.open_trials import own_folder
 def build_dataset(
     run: LocalRunner, folder: Path, options: DatasetOptions, cluster: str = ""
 ) -> DatasetMetadata:
-    """Build the missing files of a dataset. Existing files stay unchanged, byte for byte.
+    """Build the missing files of a dataset. Existing files are not changed.
 
     Args:
-        run: executes the steps.
-        folder: the folder of the dataset.
+        run: runner that executes the steps.
+        folder: folder of the dataset.
         options: contents of the dataset.
-        cluster: the Dask cluster whose workers measure the rows, as in `--cluster`; "" for this
-            process. The rows are the same in both cases.
+        cluster: address of the Dask cluster whose workers measure the rows, as in `--cluster`; ""
+            to measure in this process. The rows are the same in both cases.
 
     Returns:
         Metadata of the complete dataset.
 
     Raises:
-        DatasetError: the folder holds another dataset, or a build that another version began.
-        RunInUse: another command builds there.
+        DatasetError: the folder contains another dataset, or a build that another version started.
+        RunInUse: another command is building in this folder.
         ClusterError: the cluster cannot be used.
         OSError: a file cannot be written.
     """
@@ -75,12 +75,13 @@ def build_dataset(
 def _measure_parts(
     run: LocalRunner, plan: DatasetPlan, missing: list[PlanPart], tell: Progress, cluster: str
 ) -> Iterator[tuple[PlanPart, bytes]]:
-    """Measure the missing parts of a dataset, and yield each part with the contents of its file.
+    """Measure the missing parts of a dataset, and yield each part with the content of its file.
 
-    Parts come in the order of the plan, or on a cluster in the order in which they finish.
+    In this process, the parts come in the order of the plan. On a cluster, they come in the order
+    in which they finish.
 
     Args:
-        run: executes the steps.
+        run: runner that executes the steps.
         plan: plan of the dataset.
         missing: parts that are not built yet.
         tell: receives the progress.

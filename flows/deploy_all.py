@@ -1,8 +1,9 @@
 """Registers all flows with a Prefect server: the work pool, the deployments and the automations.
 
-    python -m tilewright.flows.deploy_all [FOLDER]    # default: deployments/ in the present folder
+    python -m tilewright.flows.deploy_all [FOLDER]    # default: deployments/ in the current folder
 
-It may be repeated; existing objects are updated. It starts nothing, but prints what to start.
+The command may be repeated; existing objects are updated. It starts no process, but prints what to
+start next.
 """
 
 from __future__ import annotations
@@ -40,10 +41,14 @@ class DeployError(TilewrightError):
 
 
 def deploy_all(folder: Path) -> list[str]:
-    """Create the pool, deploy what `prefect.yaml` in the folder lists, and apply `zombies.yaml`.
+    """Register the work pool, the deployments and the automations with the Prefect server.
+
+    Args:
+        folder: folder with `prefect.yaml`, which lists the deployments, and `zombies.yaml`, which
+            lists the automations.
 
     Returns:
-        Lines that say what was done and what to start.
+        Lines for the user about what was done and what to start next.
 
     Raises:
         ServerError: no server answers.
@@ -74,23 +79,30 @@ def deploy_all(folder: Path) -> list[str]:
 
 
 def apply_automations(file: Path) -> list[str]:
-    """Create or update the automations that a file lists. Returns one line per automation."""
+    """Create or update the automations in a file. Return one line per automation for the user.
+
+    Args:
+        file: YAML file with a list `automations`.
+    """
     with _client() as client:
         return [_apply(client, automation) for automation in _automations(file)]
 
 
 def _client() -> SyncPrefectClient:
-    """Return a client for the server that the environment names."""
+    """Return a client for the server in the environment."""
     from prefect.client.orchestration import get_client
 
     return get_client(sync_client=True)
 
 
 def log_in() -> str:
-    """Set up the login of the Prefect server in the environment, and return the server's address.
+    """Set the login of the Prefect server in the environment, and return the server's address.
+
+    Returns:
+        Address of the server's API.
 
     Raises:
-        ServerError: no server answers.
+        ServerError: no server is configured, or it does not answer.
         SecretError: the login cannot be read.
         WorkspaceError: the workspace cannot be used.
     """
@@ -113,7 +125,7 @@ def log_in() -> str:
 
 
 def _headers() -> dict[str, str]:
-    """Return the headers that Prefect's client sends, by the variables that configure it."""
+    """Return the HTTP headers that Prefect's client sends, as the environment configures them."""
     given = os.environ.get(AUTH_STRING)
     login = {"Authorization": f"Basic {b64encode(given.encode()).decode()}"} if given else {}
     custom = os.environ.get("PREFECT_CLIENT_CUSTOM_HEADERS") or "{}"
@@ -132,9 +144,9 @@ def _provide_pool(client: SyncPrefectClient) -> str:
 
 
 def _check_unserved(client: SyncPrefectClient, file: Path) -> None:
-    """Check that no other process serves one of the deployments in a file.
+    """Check that no process serves a deployment that is defined in a file.
 
-    Otherwise the workers of the pool would also get the runs of that process.
+    Otherwise the workers of the pool would also execute the runs of that process.
 
     Raises:
         DeployError: a process serves one of the deployments.
@@ -152,7 +164,10 @@ def _check_unserved(client: SyncPrefectClient, file: Path) -> None:
 
 
 def _deploy(file: Path) -> list[str]:
-    """Deploy with Prefect's own command, which reads the file as Prefect documents it."""
+    """Register the deployments in a file with Prefect's own command, and return one line for each.
+
+    Prefect's command is used because it reads the file exactly as Prefect documents it.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", file],
         capture_output=True, text=True, check=False, timeout=60 * MINUTES,
@@ -168,7 +183,7 @@ def _deploy(file: Path) -> list[str]:
 
 
 def _close_forms(client: SyncPrefectClient) -> None:
-    """Tell the server to reject unknown parameters of our deployments before it creates a run."""
+    """Let the server reject unknown parameters of our deployments before it creates a run."""
     from prefect.client.schemas import actions, filters
 
     ours = filters.WorkPoolFilter(name=filters.WorkPoolFilterName(any_=[POOL]))
@@ -185,13 +200,13 @@ def _automations(file: Path) -> list[dict[str, Any]]:
 
 
 def _apply(client: SyncPrefectClient, wanted: dict[str, Any]) -> str:
-    """Create an automation, or update the one with the same name, and return a line about it.
+    """Create an automation or update the one with the same name. Return a line for the user.
 
-    Prefect's synchronous client has no methods for this, so the REST API is used.
+    Prefect's synchronous client has no methods for automations, so the REST API is called directly.
 
     Args:
         client: Prefect client.
-        wanted: contents of the automation.
+        wanted: content of the automation.
     """
     name = str(wanted["name"])
     asked = {"automations": {"name": {"any_": [name]}}}
@@ -209,7 +224,7 @@ def _acts_on_events(client: SyncPrefectClient) -> bool:
 
 
 def main() -> None:
-    """Deploy and print the result. Exits with status 2 and one message on failure."""
+    """Register the flows and print the result. Exit with status 2 and a message on failure."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "deployments")
     try:
         lines = deploy_all(folder)
@@ -219,7 +234,7 @@ def main() -> None:
 
 
 def ended_with(error: TilewrightError) -> int:
-    """Print an error and return the exit status."""
+    """Print an error to standard error, and return the exit status 2."""
     print(f"error: {error}", file=sys.stderr)
     return 2
 

@@ -1,8 +1,8 @@
-"""Turns the fields of options models into parameters of a Prefect flow.
+"""Converts the fields of options models to the parameters of a Prefect flow.
 
-They are the form on Prefect's pages. A parameter has the type, limits, choices and help text of its
-field (`core.options`). Prefect's server checks them before it creates a run. Conditions between
-several fields are checked when the run begins.
+Prefect's pages show the parameters as a form. A parameter has the type, limits, choices and help
+text of its field (`core.options`). Prefect's server checks them before it creates a run. Conditions
+that involve several fields are checked when the run begins.
 """
 
 from __future__ import annotations
@@ -27,22 +27,21 @@ Form = type[BaseModel]
 
 
 class FormError(TilewrightError):
-    """The parameters contradict each other."""
+    """A parameter is invalid, or parameters contradict each other."""
 
 
 def flat(
     *forms: Form, first: Sequence[str] = (), without: Collection[str] = ()
 ) -> Callable[[Callable[..., R]], Callable[..., R | State[Any]]]:
-    """Return a decorator that turns options models of a function into single Prefect parameters.
+    """Return a decorator that replaces a function's options models by one parameter per field.
 
-    Each field of the models becomes a parameter, so that Prefect shows one form field per option.
-    If the function raises a `TilewrightError`, the run ends as failed with its message, without a
-    traceback.
+    Prefect then shows one form field per option. If the function raises a `TilewrightError`, the
+    flow run ends as failed with the message of the error, without a traceback.
 
     Args:
         *forms: options models, in the order of the function's parameters.
-        first: common fields. A form shows them before all others, in this order.
-        without: fields that a deployment does not offer.
+        first: names of common fields. The form shows them before all others, in this order.
+        without: names of fields that a deployment does not offer.
     """
 
     def decorate(function: Callable[..., R]) -> Callable[..., R | State[Any]]:
@@ -57,7 +56,7 @@ def flat(
             (form, name) for form in forms for name in form.model_fields if name not in without
         ]
         ranks = {name: rank for rank, name in enumerate(first)}
-        # What has no default comes first.
+        # Parameters without a default come first, as Python requires.
         parameters = sorted(
             (_parameter(form, name) for form, name in fields),
             key=lambda item: (
@@ -83,11 +82,12 @@ def flat(
 def fill_form(form: Form, given: dict[str, Any]) -> Any:
     """Build an options model from the parameters of a flow run.
 
-    A value that equals the default counts as not given.
+    A form sends every field. A value that equals the default is therefore treated as not given.
 
     Args:
         form: the options model.
-        given: values by parameter. Parameters that are not fields of the model are ignored.
+        given: values by name of the parameter. Parameters that are not fields of the model are
+            ignored.
 
     Raises:
         FormError: a value is invalid.
@@ -106,27 +106,41 @@ def fill_form(form: Form, given: dict[str, Any]) -> Any:
 
 
 def fields_of(*given: BaseModel) -> dict[str, Any]:
-    """Return the parameters of a flow for the given options, as JSON."""
+    """Return the parameters of a flow that give these options, as JSON values.
+
+    Args:
+        *given: options models.
+    """
     return {k: v for item in given for k, v in item.model_dump(mode="json").items()}
 
 
 def make_run_namer(form: Form, template: str) -> Callable[[], str]:
-    """Return a function that names a flow run by a template such as `{options.subject}`."""
+    """Return a function that computes the name of the current flow run from its parameters.
+
+    Args:
+        form: options model, to which the parameters are converted.
+        template: format string for the name, such as `{options.subject}`.
+    """
 
     def name() -> str:
         try:
             return template.format(options=fill_form(form, flow_run.parameters))
-        except TilewrightError:  # said by the run itself
+        except TilewrightError:  # the run itself fails with this message
             return form.__name__
 
     return name
 
 
 def confine_path(out: str | Path) -> Path:
-    """Return an output folder, relative to the deployment's root folder if it has one.
+    """Return the path of an output folder below the deployment's root folder.
+
+    If no root folder is set, the path is returned unchanged.
+
+    Args:
+        out: the folder; a relative path starts at the root folder.
 
     Raises:
-        OutputError: the folder lies outside of the root.
+        OutputError: the folder lies outside of the root folder.
     """
     return below_root(Path(out), os.environ.get(OUTPUT_ROOT, ""))
 
@@ -134,14 +148,15 @@ def confine_path(out: str | Path) -> Path:
 def _parameter(form: Form, name: str) -> Parameter:
     """Return the Prefect parameter for a field of an options model.
 
-    Prefect generates the schemas of parameters itself, with other texts and without what a field
-    adds to its schema. The field's own schema is therefore attached to the type.
+    Prefect would generate the schema of the parameter from its type, without the help text and the
+    other additions of the field. The schema that pydantic generates for the field is therefore
+    attached to the type.
     """
     field, schema = form.model_fields[name], form.model_json_schema()["properties"][name]
     shown = {k: v for k, v in schema.items() if k not in ("default", "title")}
     if usual := cli_option(field).default:
         shown["description"] = f"{field.description} [default: {usual}]"
     default = Parameter.empty if field.is_required() else default_of(field)
-    annotated = cast(Any, Annotated)  # what it is made of is known when this runs
+    annotated = cast(Any, Annotated)  # the type is known only at run time
     annotation = annotated[(field.annotation, *field.metadata, WithJsonSchema(shown))]
     return Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)

@@ -1,7 +1,7 @@
-"""Tunes a network as a deployment does, and compares the result with an earlier run.
+"""Prefect flow that tunes a network and compares the result with the previous run.
 
-The earlier run is the last one of the same network on the same target. Annotations are not
-postponed here, because Prefect must resolve them when it loads a served flow by name.
+The previous run is the last run of the same network on the same target. Annotations are not
+postponed in this module, because Prefect must resolve them when it loads a served flow by name.
 """
 
 import os
@@ -36,7 +36,15 @@ USUAL = (
 
 
 def say_end(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
-    """Print one line about how a run of `tilewright serve` ended; Prefect calls this as a hook."""
+    """Print one line about the result of a run of `tilewright serve`. Prefect calls this hook.
+
+    Other runs print nothing.
+
+    Args:
+        flow: the Prefect flow.
+        flow_run: the run that ended.
+        state: final state of the run.
+    """
     if not os.environ.get(SERVING):
         return
     told = (state.message or "").partition("\n")[0]
@@ -62,9 +70,9 @@ def say_end(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
 def tune_network(
     options: TuningOptions, watch: WatchOptions, tracking: TrackingOptions
 ) -> Summary | State[Summary]:
-    """Tune every workload of a network, and compare the results with the last run.
+    """Tune every workload of a network, and compare the results with the previous run.
 
-    The last run is that of the same network on the same target.
+    The previous run is the last run of the same network on the same target.
     """
     summary, remark = tune_and_log(options, tracking)
     if watch.when_worse == OFF:

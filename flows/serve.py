@@ -41,19 +41,18 @@ END_SECONDS = 5.0
 
 
 class CronError(TilewrightError):
-    """Raised if Prefect does not accept a cron expression."""
+    """Prefect does not accept a cron expression."""
 
 
 class AlreadyServed(TilewrightError):
-    """Raised if another process or a work pool already serves the deployment."""
+    """Another process or a work pool already serves the deployment."""
 
 
 def print_one_line_per_run() -> None:
-    """Let runs print one line each, without the logs of Prefect and MLflow.
+    """Let each run print one line when it ends, instead of the logs of Prefect and MLflow.
 
-    Prefect's pages have its log. Both libraries read the variables when they are imported, so call
-    this before. The processes of runs
-    inherit the variables.
+    Prefect's pages still show the logs. Call this function before Prefect or MLflow is imported,
+    because both read the variables at import. The processes of runs inherit the variables.
     """
     os.environ[SERVING] = "true"
     os.environ.setdefault(LOG_LEVEL, "CRITICAL")
@@ -61,7 +60,10 @@ def print_one_line_per_run() -> None:
 
 
 def check_cron(cron: str) -> None:
-    """Check a cron expression.
+    """Check that Prefect accepts a cron expression.
+
+    Args:
+        cron: the cron expression.
 
     Raises:
         CronError: Prefect does not accept it.
@@ -83,24 +85,24 @@ def serve_tuning(
     options: TuningOptions, watch: WatchOptions, tracking: TrackingOptions, *, name: str,
     root: Path, cron: str, every_seconds: float | None, port: int, emit: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Register a deployment and run scheduled runs, one at a time, until Ctrl-C.
+    """Register a deployment and execute its scheduled runs, one at a time, until Ctrl-C.
 
-    Each run prints one line when it ends. The server of `tilewright ui` or of `PREFECT_API_URL` is
-    used; otherwise a server with pages is started.
+    Each run prints one line when it ends. The runs use the server in `PREFECT_API_URL` or the
+    server of `tilewright ui`. If there is neither, a server with web pages is started.
 
     Args:
         options: options of the runs.
-        watch: how a run is compared with the previous one.
+        watch: options for comparing a run with the previous one.
         tracking: tracking options.
         name: name of the deployment.
         root: folder outside of which no run may write results.
         cron: cron expression of the schedule.
-        every_seconds: interval of the schedule, instead of `cron`.
+        every_seconds: interval of the schedule in seconds, instead of `cron`.
         port: port of the server, if one is started.
         emit: receives lines for the user.
 
     Raises:
-        AlreadyServed: another process or a work pool has a deployment of this name.
+        AlreadyServed: another process or a work pool serves a deployment of this name.
         ServerError: the server cannot be used.
         SecretError: the login cannot be read.
         WorkspaceError: the workspace cannot be used.
@@ -135,17 +137,21 @@ def serve_tuning(
 
 
 def deployment_name(options: TuningOptions) -> str:
-    """Return the default name of a deployment: network and target, in allowed characters."""
+    """Return the default name of a deployment: network and target, in permitted characters."""
     return re.sub(r"[/%&<>]+", "-", options.short_name)
 
 
 def check_unserved(flow: str, name: str) -> None:
-    """Check that nobody else serves a deployment of this name.
+    """Check that no other process or work pool serves a deployment of this name.
 
-    Prefect would silently replace it. The server is the one that the environment names.
+    Prefect would silently replace the existing deployment. The server in the environment is asked.
+
+    Args:
+        flow: name of the flow.
+        name: name of the deployment.
 
     Raises:
-        AlreadyServed: another process or a work pool serves it.
+        AlreadyServed: another process or a work pool serves the deployment.
     """
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound
@@ -167,9 +173,13 @@ def check_unserved(flow: str, name: str) -> None:
 
 
 def serving_process(deployment: DeploymentResponse) -> str:
-    """Return a description of the process that serves a deployment; empty if none does.
+    """Return a description of the process that serves a deployment, or "" if no process does.
 
-    A process that is not visible from here counts as alive while the server hears from it.
+    A process on another machine or in another container cannot be checked. It counts as alive if
+    the server considers the deployment ready.
+
+    Args:
+        deployment: the deployment, as the server describes it.
     """
     from prefect.client.schemas.objects import DeploymentStatus
 
@@ -186,14 +196,17 @@ def serving_process(deployment: DeploymentResponse) -> str:
 
 
 def _own_stamp() -> str:
-    """Return a description of this process in the format of `_STAMP`."""
+    """Return the identity of this process in the format of `_STAMP`."""
     own = ProcessStamp.of_this_process()
     return f"process {own.pid} on {own.host}, started {own.started} in {own.space}"
 
 
 @contextmanager
 def _prefect_without_home() -> Iterator[None]:
-    """Import Prefect without creating its home folder, because checks come before any file."""
+    """Let Prefect be imported within the context without creating its home folder.
+
+    The arguments of a command are checked before any file is written.
+    """
     named = "PREFECT_HOME" in os.environ
     os.environ.setdefault("PREFECT_HOME", os.devnull)
     try:
@@ -204,16 +217,16 @@ def _prefect_without_home() -> Iterator[None]:
 
 
 def _read_settings_again() -> None:
-    """Let Prefect read its settings again. It read them at import, before they were complete."""
+    """Let Prefect read its settings again, because they were incomplete when it was imported."""
     from prefect.context import refresh_global_settings_context
 
     refresh_global_settings_context()
 
 
 def _end_runs() -> None:
-    """End the runs that are in progress while the Prefect server still answers.
+    """End the runs that are in progress, while the Prefect server still answers.
 
-    A run that must report to a server that is gone would retry forever. The measurements are kept.
+    Without the server, a run would try forever to report its end. All measurements are kept.
     """
     runs = active_children()
     for end in (lambda run: None, BaseProcess.terminate, BaseProcess.kill):

@@ -1,4 +1,4 @@
-"""Trains a cost model that transfers to other hardware, as a sequence of steps.
+"""Pipeline that trains a cost model, which can be used on other hardware.
 
 read_dataset → fit_model → judge_model → store_model → log_model
 """
@@ -21,15 +21,19 @@ from tilewright.search.events import Listener, Note
 
 
 def train_model(run: LocalRunner, options: TrainingOptions) -> dict[str, Json]:
-    """Train a model on a part of a dataset, evaluate it on the rest, and write its folder.
+    """Train a model on one part of a dataset, evaluate it on the other part, and save the model.
+
+    Args:
+        run: runner that executes the steps.
+        options: dataset, type of model, split and output folder.
 
     Returns:
-        The contents of `metrics.json`.
+        The content of `metrics.json`.
 
     Raises:
         DatasetError: the dataset cannot be read.
         TransferError: the model cannot be trained.
-        UnsafeFile: a path is not a plain file.
+        UnsafeFile: a path is not a regular file.
         OSError: a file cannot be written.
     """
     table, digest = run(read_dataset, options)

@@ -25,6 +25,9 @@ def training_flow(
 
     Args:
         listen: receives the progress.
+
+    Returns:
+        The flow. It returns the metrics of the evaluation, and the registered model, if any.
     """
 
     @flow(
@@ -34,7 +37,9 @@ def training_flow(
     )
     @flat(TrainingOptions)
     def train_model(options: TrainingOptions) -> tuple[dict[str, Json], Registered | None]:
-        """Train a model on a part of a dataset, evaluate it on the rest, save it and register it.
+        """Train a cost model on one part of a dataset, and evaluate it on the other part.
+
+        The model is saved to the output folder and registered in MLflow.
 
         Returns:
             The metrics of the evaluation, and the registered model, if any.

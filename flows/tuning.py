@@ -1,15 +1,17 @@
-"""Tuning of a network, a workload or a single round, as a sequence of steps.
+"""Tuning of a network, a workload or a single round, as a pipeline of steps.
 
-    a network    import_model → extract_subgraphs → its workloads → log_network
-    a workload   measure_baseline → rounds → final choice → verify_schedule → log_workload
-    a round      retrain_models → generate_candidates → filter_candidates → lower_and_choose
-                 → measure_batch → record.settle (stores the trials) → log_round (shows the round)
+- A network: import_model → extract_subgraphs → its workloads → log_network
+- A workload: measure_baseline → rounds → final choice → verify_schedule → log_workload
+- A round: retrain_models → generate_candidates → filter_candidates → lower_and_choose →
+  measure_batch → record.settle (stores the trials) → log_round (shows the round)
 
-`run(step, …)` executes a step. `search.runner.LocalRunner` calls it immediately; the runners of
-`tasks.runner_prefect` make a Prefect task of it, which Prefect caches, and log to MLflow.
-`tilewright tune --bare` (`cli/commands/tune.py`), the library call and the Prefect flow all execute
-this code. On a cluster, the target sends its batches to workers. A round first trains on the trials
-of earlier rounds, so nothing is trained after the last round.
+`run(step, …)` executes a step through a runner. `search.runner.LocalRunner` calls the step
+immediately. The runners of `tasks.runner_prefect` turn it into a Prefect task, whose result Prefect
+caches, and log to MLflow. `tilewright tune --bare` (`cli/commands/tune.py`), the library function
+and the Prefect flow all execute the code in this module.
+
+On a cluster, the target sends its batches to the workers. A round begins by training the models on
+the trials of earlier rounds, so no model is trained after the last round.
 """
 
 from __future__ import annotations
@@ -119,15 +121,22 @@ try."""
 
 
 def tune_network(run: LocalRunner, options: TuningOptions) -> TunedNetwork:
-    """Tune every workload of a network into `options.folder`.
+    """Tune every workload of a network, and write the results to `options.folder`.
+
+    Args:
+        run: runner that executes the steps.
+        options: options of the run.
+
+    Returns:
+        The tuned network, with the content of `summary.json`.
 
     Raises:
-        RunInUse: another command works on the folder.
-        FolderTaken: the folder holds another run.
-        UnknownLayer: the network does not have a requested layer.
+        RunInUse: another command is working on the folder.
+        FolderTaken: the folder contains another run.
+        UnknownLayer: a requested layer does not exist in the network.
         NothingFits: no workload has a config that compiles.
         TrialStoreError: the trials cannot be read or written.
-        WrongSchedule: a schedule computes wrong numbers.
+        WrongSchedule: a schedule computes wrong values.
         TilewrightError: the model or the target cannot be used.
         OSError: a file cannot be written, for example because the disk is full.
     """
@@ -158,10 +167,11 @@ def tune_network(run: LocalRunner, options: TuningOptions) -> TunedNetwork:
 
 @contextmanager
 def _trials_of_run(run: LocalRunner, options: TuningOptions) -> Iterator[TrialStore]:
-    """Open the trials of a run as their owner.
+    """Open the trial store of a run as its owner.
 
-    If another command owns the trials of a shared run, this command first helps to make trials.
-    Raises the errors of `trials_of_folder`.
+    A shared run can be owned by another command. This command then first contributes trials, and
+    becomes the owner as soon as the other command has ended. Raises the errors of
+    `trials_of_folder`.
     """
     helped = False
     with ExitStack() as opened:
@@ -181,11 +191,12 @@ def _trials_of_run(run: LocalRunner, options: TuningOptions) -> Iterator[TrialSt
 
 
 def _help_owner(run: LocalRunner, options: TuningOptions) -> None:
-    """Make trials of a shared run together with the command that owns it.
+    """Contribute trials to a shared run that another command owns.
 
-    A shared run is made by several commands on one trial store. Each command starts with a
-    different workload. The function returns when there are enough trials. The owner writes the
-    results; if it dies first, this command becomes the owner.
+    Several commands make the trials of a shared run, in one trial store. Each command starts with a
+    different workload, so that they rarely work on the same one. The function returns when there
+    are enough trials. The owner writes the results; if it dies before, this command becomes the
+    owner.
     """
     here = LocalRunner(run.emit)
     run.emit(
@@ -211,10 +222,11 @@ def _help_owner(run: LocalRunner, options: TuningOptions) -> None:
 def import_network(run: LocalRunner, options: TuningOptions, target: Target) -> TuningNetwork:
     """Read a network and find the workloads to tune in it.
 
-    They are all workloads, the workloads of some layers, or a single given workload.
+    By default, these are all workloads of the network. The options can restrict them to the
+    workloads of some layers, or name a single workload instead of a network.
 
     Args:
-        run: runner of the steps.
+        run: runner that executes the steps.
         options: options of the run.
         target: the target.
 
@@ -255,17 +267,18 @@ def tune_workloads(
     """Tune several workloads within a time limit.
 
     Args:
-        run: runner of the steps.
+        run: runner that executes the steps.
         options: options of the run.
-        starts: task and initial session of each workload.
+        starts: the task and the initial session of each workload.
         store: the trial store.
-        share: if given, the workloads share all trials, and tuning ends when no round is expected
-            to save more than this fraction of the latency. If None, each workload has its own
-            trials.
+        share: if given, all workloads share one budget of trials, and tuning ends when no round is
+            expected to save more than this fraction of the latency. If None, every workload gets
+            `options.trials` trials.
         limit: time limit.
 
     Returns:
-        The tuned workloads, and how shared trials were spent, if they were shared.
+        The tuned workloads. If they share their trials, also a summary of how the trials were
+        spent; otherwise None.
 
     Raises the errors of `tune_network`.
     """
@@ -273,7 +286,7 @@ def tune_workloads(
     if share is None:
         teachers = _teachers(options, starts)
         tuned = list[TunedWorkload]()
-        # Trials of an earlier run, with which all sessions start (`--warm-start DIR`), come first.
+        # The teachers' trials are added to those of an earlier run (`--warm-start DIR`), if given.
         state = ExplorerState(arrays=starts[0][1].models.arrays if starts else {})
         for task, session in starts[:teachers]:
             start = session.with_shared(state)
@@ -317,15 +330,15 @@ def tune_workloads(
 
 
 def _teachers(options: TuningOptions, starts: Sequence[tuple[TuningTask, Session]]) -> int:
-    """Return how many workloads are tuned first, before the others, which learn from their trials.
+    """Return the number of workloads to tune first, so that the others can learn from their trials.
 
-    This order makes equal seeds give equal trials, however many workloads are tuned at the same
-    time afterwards. The number is 0 if several commands make the trials together, since these
-    trials depend on timing.
+    These teachers are tuned one after the other. Equal seeds therefore give equal trials, however
+    many workloads are tuned at the same time afterwards. The number is 0 if several commands make
+    the trials together, because such trials depend on timing anyway.
 
     Args:
         options: options of the run.
-        starts: task and initial session of each workload.
+        starts: the task and the initial session of each workload.
     """
     learning = len(starts) > 1 and not options.shared and starts[0][0].explorer.shares
     return min(TEACHERS, len(starts) - 1) if learning else 0
@@ -341,14 +354,14 @@ def fuse_network(
 ) -> Decided:
     """Decide which operators of a tuned network are fused.
 
-    A different fusion can contain workloads that were not tuned yet. They are tuned first, in the
+    A different fusion can lead to workloads that are not tuned yet. These are tuned first, in the
     same way as the others.
 
     Args:
-        run: runner of the steps.
+        run: runner that executes the steps.
         options: options of the run.
         network: the network and the target.
-        tuned: the workloads that are tuned so far.
+        tuned: the workloads that are already tuned.
         store: the trial store.
         limit: time limit.
 
@@ -365,11 +378,11 @@ def fuse_network(
 
 
 def time_limit_of(options: TuningOptions, workloads: int) -> TimeLimit:
-    """Start the time limit of a run.
+    """Start the time limit of a run and return it.
 
     Args:
         options: options of the run.
-        workloads: number of workloads among which the time is divided.
+        workloads: number of workloads that share the time.
     """
     seconds = seconds_of_duration(options.time_limit)
     return TimeLimit(seconds, workloads, 1 if seconds is None else at_a_time(options))
@@ -378,8 +391,11 @@ def time_limit_of(options: TuningOptions, workloads: int) -> TimeLimit:
 def at_a_time(options: TuningOptions) -> int:
     """Return the number of workloads to tune at the same time.
 
-    It is the requested number, or enough to keep the workers of a cluster busy. A board measures
-    only one program at a time.
+    This is the requested number or, on a cluster, enough to keep all workers busy. For a board it
+    is always the requested number, because a board measures only one program at a time.
+
+    Args:
+        options: options of the run.
     """
     if options.jobs > 1 or not options.cluster or kind_of(options.target)[0].make_on is not None:
         return options.jobs
@@ -395,23 +411,27 @@ def tune_workload(
 ) -> Flow[TunedWorkload]:  # fmt: skip
     """Tune one workload: rounds of trials, final choice and verification.
 
-    Rounds are made until the trials or the time are spent. Yields None after each round. If
-    workloads share their trials, also yields a `TrialRequest` before each round.
+    Rounds are made until the trials or the time are used up. The generator yields None after each
+    round. If the workloads share their trials, it also yields a `TrialRequest` before each round.
 
     Args:
-        run: runner of the steps.
+        run: runner that executes the steps.
         options: options of the run.
         task: the workload, target and tuner.
-        session: session before the first round.
+        session: the session before the first round.
         store: the trial store.
-        most_trials: maximum number of trials, of all workloads together if they share them.
-        pooled: whether workloads share their trials.
+        most_trials: maximum number of trials. If the workloads share their trials, this is the
+            total of all workloads.
+        pooled: whether the workloads share their trials.
         limit: time limit, if any.
+
+    Returns:
+        The tuned workload.
 
     Raises the errors of `tune_network`.
     """
     begin, target, workload = time.perf_counter(), task.target, task.workload
-    waited = 0.0  # while other workloads had their rounds
+    waited = 0.0  # seconds in which other workloads had their rounds
     until = None if limit is None else limit.begin_workload(pooled)
     result, roofline = run(measure_baseline, task), roofline_of(target, workload)
     baseline, final = result.baseline, None
@@ -420,7 +440,7 @@ def tune_workload(
     run.emit(WorkloadBegan(workload.id, rule, roofline))
     timed: dict[int, Trial] = {}
     start, looked = session, target.deterministic
-    while True:  # again where trials of the record turned out to be wrong
+    while True:  # repeated if recorded trials turn out to be wrong
         record, session, done = record_of(store, task), start, list[Round]()
         for round_ in rounds(
             run, task, session, record, trials=most_trials, batch=options.batch, pooled=pooled,
@@ -495,21 +515,21 @@ def tune(
     seed: int = 0, store: TrialStore | None = None, state: ExplorerState | None = None,
     shared: bool = False,
 ) -> Iterator[Round]:  # fmt: skip
-    """Tune one workload, and yield each round when it is done, beginning with those in the store.
+    """Tune one workload, and yield each round when it is finished. Rounds in the store come first.
 
     Args:
-        target: compiles and measures.
+        target: compiles and measures the schedules.
         workload: the workload to tune.
         explorer: the tuner.
-        trials: maximum number of trials. Tuning also stops when the explorer has nothing left.
-        batch: trials per round.
-        seed: the same seed gives the same trials, unless they are `shared`.
-        store: where trials are kept.
+        trials: maximum number of trials. Tuning also stops when the explorer has no untried config.
+        batch: number of trials per round.
+        seed: seed of the random numbers. Equal seeds give equal trials, unless `shared` is set.
+        store: store for the trials; None to keep no trials.
         state: initial state of the explorer.
-        shared: whether to make the trials together with other processes that call this with the
-            same arguments and a store, each opened with `own=False`, of the same file or database.
-            Every trial is made once. Rounds of all processes are yielded, in order. Which trials
-            are made depends on timing.
+        shared: whether several processes make the trials together. Each process calls this function
+            with the same arguments, and with a store that it opened with `own=False` on the same
+            file or database. Every trial is made once, and every process yields the rounds of all
+            processes in the same order. The chosen trials depend on timing.
 
     Raises:
         TilewrightError: `trials` or `batch` is below 1.
@@ -536,27 +556,29 @@ def rounds(
     run: LocalRunner, task: Task, session: Session, record: StoredRun, *, trials: int, batch: int,
     pooled: bool = False, until: float | None = None,
 ) -> Iterator[Round | TrialRequest]:  # fmt: skip
-    """Tune until the record holds `trials` trials or the tuner has nothing left.
+    """Tune until the record contains `trials` trials, or until no untried config is left.
 
-    Yields each round when it is done, beginning with those in the record. If workloads share their
-    trials (`pooled`, for `--stop-gain`), also yields a `TrialRequest` before each further round,
-    and one that reports exhaustion when nothing is left to try. The record is not locked while a
-    request is yielded.
+    The generator yields each round when it is finished. Rounds in the record come first. If the
+    workloads share their trials (`pooled`, for `--stop-gain`), it also yields a `TrialRequest`
+    before each new round, and a last request with `exhausted=True` when no untried config is left.
+    The record is not locked while a request is yielded.
 
-    A process that works alone gets only rounds of an earlier run as `news`, has nothing `pending`,
-    and keeps everything that it measured. The rest of the code is for several processes that make
-    the trials of one run.
+    Several processes can make the trials of one run. Much of the code is for this case only: a
+    round in `news` was made by another process, `pending` configs are being measured by other
+    processes, and a batch loses the configs that another process has taken. A process that works
+    alone finds only the rounds of an earlier, interrupted run in `news`, has nothing `pending` and
+    keeps every batch completely.
 
     Args:
-        run: runner of the steps.
+        run: runner that executes the steps.
         task: the workload, target and tuner.
-        session: session before the first round.
-        record: trials of the run in the store.
+        session: the session before the first round.
+        record: the trials of this run in the store.
         trials: maximum number of trials.
-        batch: trials per round.
-        pooled: whether workloads share their trials.
-        until: time in seconds of `time.monotonic` after which only recorded rounds follow the first
-            round.
+        batch: number of trials per round.
+        pooled: whether the workloads share their trials.
+        until: value of `time.monotonic()`, in seconds, after which no new round begins. The first
+            round is always made, and recorded rounds are always read. None for no limit.
 
     Raises:
         TilewrightError: `trials` or `batch` is below 1, or the record cannot be used.
@@ -567,7 +589,7 @@ def rounds(
         clock, made = Stopwatch(), len(session.history)
         over_time = made > 0 and is_over(until)
         if session.unlearned and allowed > made and not over_time:
-            session = learn(run, task, session, clock)  # before others would wait for the turn
+            session = learn(run, task, session, clock)  # train before taking the lock
         with record.turn():
             news = record.next_rounds(session.history.round, trials - made)
             if not news:
@@ -595,9 +617,9 @@ def rounds(
                 index, kept = record.settle(session.history.round, chosen)
             measured = replace(chosen.take(kept), stage_seconds=clock.seconds)
             if not len(kept):
-                continue  # others had claimed all of it
+                continue  # other processes have taken all configs
             if index > session.history.round:
-                late[index] = measured  # others were faster
+                late[index] = measured  # other processes have added rounds before this one
                 continue
             session = session.extend(measured)
             yield describe_round(session, measured)
@@ -618,9 +640,16 @@ def rounds(
 def rounds_without_store(
     run: LocalRunner, task: Task, session: Session, *, trials: int, batch: int
 ) -> Iterator[Round]:
-    """Tune without a store until the session has `trials` trials or the tuner has nothing left.
+    """Tune without a store until `trials` trials are made or no untried config is left.
 
-    Yields each round when it is done.
+    The generator yields each round when it is finished.
+
+    Args:
+        run: runner that executes the steps.
+        task: the workload, target and tuner.
+        session: the session before the first round.
+        trials: maximum number of trials in the session.
+        batch: number of trials per round.
 
     Raises:
         TilewrightError: `trials` or `batch` is below 1.
@@ -638,13 +667,13 @@ def tune_round(run: LocalRunner, task: Task, session: Session, n: int) -> Round 
     """Make one round of up to `n` trials without a store.
 
     Args:
-        run: runner of the steps.
+        run: runner that executes the steps.
         task: the workload, target and tuner.
-        session: session before the round.
+        session: the session before the round.
         n: maximum number of trials.
 
     Returns:
-        The round, which contains the session after it, or None if there is nothing to propose.
+        The round, which contains the session after it. None if the tuner proposes no config.
     """
     clock = Stopwatch()
     session = learn(run, task, session, clock)
@@ -663,7 +692,7 @@ def tune_session(task: Task, trials: int, batch: int) -> Session:
     Args:
         task: the workload, target and tuner.
         trials: maximum number of trials.
-        batch: trials per round.
+        batch: number of trials per round.
     """
     session = Session.start(task)
     for done in rounds_without_store(LocalRunner(), task, session, trials=trials, batch=batch):
@@ -679,12 +708,12 @@ def _check_counts(trials: int, batch: int) -> None:
 def learn(
     run: LocalRunner, task: Task, session: Session, clock: Stopwatch | None = None
 ) -> Session:
-    """Return the session after its models were retrained on all rounds that they have not seen.
+    """Train the models on all rounds that they have not learned from, and return the new session.
 
     Args:
-        run: runner of the steps.
+        run: runner that executes the steps.
         task: the workload, target and tuner.
-        session: session with rounds that the models may not have seen.
+        session: the session, whose models may be behind its trials.
         clock: measures the time of training, if given.
     """
     if not session.begun:
@@ -699,18 +728,18 @@ def propose_batch(
     run: LocalRunner, task: Task, session: Session, n: int, pending: Configs | None = None,
     clock: Stopwatch | None = None,
 ) -> Batch | None:  # fmt: skip
-    """Choose the next batch to measure.
+    """Choose the next batch of configs to measure.
 
     Args:
-        run: executes the steps.
+        run: runner that executes the steps.
         task: the workload, target and tuner.
-        session: trials so far, and models that have learned from all of them.
+        session: the trials so far, and models that have learned from all of them.
         n: maximum number of configs.
-        pending: configs that others are measuring, shape (p, knobs).
+        pending: configs that other processes are measuring, int array of shape (p, knobs).
         clock: measures the time of the steps.
 
     Returns:
-        A batch of configs that are neither tried nor pending; None if nothing is left.
+        A batch of configs that are neither tried nor pending. None if no such config is left.
     """
     clock, session = clock or Stopwatch(), session.with_pending(pending)
     with BLAS_ON_ONE_THREAD:

@@ -36,7 +36,7 @@ def network_flow(listen: Listener = ignore, parent: str | None = None) -> Flow[.
 
     Args:
         listen: receives the events.
-        parent: MLflow run of the comparison that the run belongs to, if any.
+        parent: ID of the MLflow run of the comparison to which this run belongs, if any.
     """
 
     @flow(name=FLOW, flow_run_name=make_run_namer(TuningOptions, RUN_NAME), persist_result=False)
@@ -54,16 +54,17 @@ def tune_and_log(
     listen: Listener = ignore,
     parent: str | None = None,
 ) -> tuple[Summary, str]:
-    """Tune a network within a Prefect flow that is already running.
+    """Tune a network within a Prefect flow that is already running, and log to Prefect and MLflow.
 
     Args:
         options: options of the run.
         tracking: tracking options.
         listen: receives the events.
-        parent: MLflow run of the comparison that the run belongs to, if any.
+        parent: ID of the MLflow run of the comparison to which this run belongs, if any.
 
     Returns:
-        The summary, and a remark if everything was already recorded, or "".
+        The content of `summary.json`, and a remark. The remark is "" unless all results were
+        already recorded by an earlier run.
     """
     use_workspace()
     progress = RunProgress()
@@ -71,7 +72,7 @@ def tune_and_log(
     options = confine_options(options)
 
     refresh = {PREFECT_TASKS_REFRESH_CACHE: True} if options.fresh else {}
-    # A subflow's heartbeat thread would be joined at its end, for a second each.
+    # At the end of each subflow, Prefect would wait about a second for its heartbeat thread.
     settings = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None} | refresh)
     runner = NetworkRunner(emit, progress, parent, system_metrics=tracking.system_metrics)
     with settings, runner as run:
@@ -80,18 +81,28 @@ def tune_and_log(
 
 
 def flow_result(summary: Summary, remark: str) -> Summary | State[Summary]:
-    """Return the result of a flow: the summary, within a Prefect state if there is a remark.
+    """Return the result of a flow: the summary, or a completed state with the summary and a remark.
 
-    The state has Prefect's standard name, since automations that wait for the end of a run use it.
+    The state keeps Prefect's standard name, because automations that wait for the end of a run use
+    that name.
 
     Args:
-        summary: contents of `summary.json`.
+        summary: content of `summary.json`.
         remark: message of the state, or "".
     """
     return Completed(message=remark, data=summary) if remark else summary
 
 
 def confine_options(options: TuningOptions) -> TuningOptions:
-    """Return options whose output directory lies below the deployment's root, if it has one."""
+    """Return the options with an output directory below the deployment's root folder.
+
+    If no root folder is set, the options are returned unchanged.
+
+    Args:
+        options: options of the run.
+
+    Raises:
+        OutputError: the output directory lies outside of the root folder.
+    """
     folder = below_root(options.folder, os.environ.get(OUTPUT_ROOT, ""))
     return options.model_copy(update={"out": str(folder)}) if folder != options.folder else options

@@ -1,10 +1,10 @@
-"""Runs quantised Relax modules on the simulated VTA from a TVM script (docs/guides/tvm.md).
+"""Functions that run quantised Relax modules on the simulated VTA from a TVM script.
 
     mod = partition_for_vta(mod, target="vta-pynq")
     ex = tvm.compile(mod, "llvm")
     relax.VirtualMachine(ex, tvm.cpu())["main"](x)
 
-Importing this module does not load TVM.
+`docs/guides/tvm.md` is the guide. Importing this module does not import TVM.
 """
 
 from __future__ import annotations
@@ -47,12 +47,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Offloaded:
-    """The part of a module that runs on the accelerator.
+    """The part of a Relax module that runs on the accelerator.
 
     Attributes:
         layers: the offloaded layers with their cycles.
-        left: why operators that the accelerator supports in general stay with TVM, by variable.
-        clock_hz: clock frequency of the accelerator.
+        left: operators of supported types that TVM runs nevertheless: the reason, by the name of
+            the operator's variable.
+        clock_hz: clock frequency of the accelerator in Hz.
     """
 
     layers: tuple[LayerCycles, ...]
@@ -61,12 +62,12 @@ class Offloaded:
 
     @property
     def cycles(self) -> int:
-        """Cycles of all layers together."""
+        """Total cycles of all offloaded layers."""
         return sum(layer.cycles for layer in self.layers)
 
     @property
     def milliseconds(self) -> float:
-        """Time of all layers together in milliseconds."""
+        """Total time of all offloaded layers in milliseconds."""
         return self.cycles / self.clock_hz * 1e3
 
 
@@ -79,28 +80,30 @@ def partition_for_vta(
     seed: int = 0,
     keep_float: Collection[str] = (),
 ) -> IRModule:
-    """Return a module that calls the accelerator for the supported part of `main`.
+    """Return a module in which the supported part of `main` runs on the accelerator.
 
-    The rest stays with TVM. The function that the module calls is registered.
+    TVM compiles the rest of `main`. The function through which the module calls the accelerator is
+    registered with TVM.
 
     Args:
-        mod: quantised Relax module (QDQ) with constant weights; it is not changed.
+        mod: quantised Relax module (QDQ) with constant weights. It is not changed.
         target: name of the target.
         schedules: folder that `tilewright tune` wrote. Without it, each workload gets the best
-            schedule of `trials` trials, or the baseline.
-        trials: trials per workload.
+            schedule of `trials` trials, or its rule schedule if `trials` is 0.
+        trials: number of trials per workload.
         seed: seed of the tuner.
-        keep_float: variables to leave to TVM, together with the layers that they belong to.
+        keep_float: names of variables to leave to TVM, together with the layers that they belong
+            to.
 
     Raises:
-        UnknownName: the target or a variable is unknown.
+        UnknownName: the target or a variable does not exist.
         OffloadError: the target is not a VTA.
         QuantisationError: the module is not quantised.
-        NothingToOffload: nothing of the module runs on the accelerator.
+        NothingToOffload: no part of the module runs on the accelerator.
         DynamicShapeError: the module has dynamic shapes.
         ImportFailedError: the module has an unsupported form.
-        PickError: the schedules do not fit.
-        WorkloadError: no board could load a program.
+        PickError: the schedules do not match the module or the target.
+        WorkloadError: a workload has no schedule that runs on the board.
     """
     machine = make_target(target)
     if capability(machine, Builds) is None:
@@ -136,7 +139,10 @@ def partition_for_vta(
 
 
 def offloaded(mod: IRModule) -> Offloaded:
-    """Return the offloaded layers of a module that `partition_for_vta` made, with their cycles.
+    """Return the offloaded layers of a module from `partition_for_vta`, with their cycles.
+
+    Args:
+        mod: the partitioned module.
 
     Raises:
         NothingToOffload: the module has no offloaded layers.
@@ -183,7 +189,10 @@ def _steps(
 
 
 def _runs(graph: IntegerGraph) -> Iterator[list[Layer] | CpuIsland]:
-    """Yield groups of consecutive accelerator layers, and the CPU work between them, in order."""
+    """Yield the steps of a network in order: groups of accelerator layers, and CPU steps.
+
+    A group consists of consecutive layers on the accelerator.
+    """
     run: list[Layer] = []
     for step in graph.steps:
         if isinstance(step, Layer):
@@ -198,12 +207,12 @@ def _runs(graph: IntegerGraph) -> Iterator[list[Layer] | CpuIsland]:
 
 
 def _read_elsewhere(graph: IntegerGraph, run: Sequence[Layer]) -> list[str]:
-    """Return the values of a group of layers that are read outside of the group.
+    """Return the outputs of a group of layers that are read outside of the group.
 
     The reader may be another layer, TVM or the caller.
 
     Args:
-        graph: the network in integers.
+        graph: the integer network.
         run: the group of layers.
     """
     matching = {layer.output for layer in run}

@@ -1,10 +1,10 @@
-"""Starts a worker of the Prefect work pool, with the login of this folder's servers.
+"""Starts a worker of the Prefect work pool that can log in to this folder's servers.
 
     python -m tilewright.flows.worker [OPTION]...    # options of `prefect worker start`
 
-The pool is that of `deployments/prefect.yaml`. If your servers need no such login, `prefect worker
-start --pool tilewright` in the repository's root does the same, provided that
-`PREFECT_LOCAL_STORAGE_PATH` names the folder of finished stages.
+The work pool is the one in `deployments/prefect.yaml`. If your servers do not need this login, you
+can instead run `prefect worker start --pool tilewright` in the root of the repository.
+`PREFECT_LOCAL_STORAGE_PATH` must then name the folder with the cached results of finished stages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilewright.services.workspace import use_workspace
 
 
 def main() -> None:
-    """Start the worker. Exits with status 2 and one message if there is no server."""
+    """Start the worker. If no server is available, exit with status 2 and an error message."""
     try:
         log_in()
         os.environ |= mlflow_login(use_workspace())

@@ -1,6 +1,7 @@
-"""Defines what `import tilewright` offers: one function per command, without servers.
+"""The functions behind `import tilewright`: one function per command, without any server.
 
-Runs write plain files. The commands without `--bare` do the same and log it to Prefect and MLflow.
+The functions write plain files. The commands without `--bare` do the same, and also log to Prefect
+and MLflow.
 """
 
 from __future__ import annotations
@@ -35,18 +36,20 @@ def _local_runner() -> LocalRunner:
 
 @takes_options(TuningOptions)
 def tune(**options: Any) -> Summary:
-    """Find a fast schedule of every workload of a network, and write them to the folder `out`.
+    """Find a fast schedule for every workload of a network, and write the schedules to a folder.
 
-    Repeating a call resumes a run that was stopped. `options` are the fields of
-    `tilewright.tuning.options.TuningOptions`; `help(tilewright.tune)` lists them with their
-    defaults.
+    If a run was stopped, repeating the call resumes it.
+
+    Args:
+        **options: the fields of `tilewright.tuning.options.TuningOptions`. `help(tilewright.tune)`
+            lists them with their defaults. `out` is the folder.
 
     Returns:
         The content of `summary.json`.
 
     Raises:
-        OptionsError: an option makes no sense.
-        TilewrightError: the model cannot be read, or the target cannot be made.
+        OptionsError: an option is unknown or has an invalid value.
+        TilewrightError: the model cannot be read, or the target cannot be created.
 
     >>> summary = tilewright.tune(model="digits_cnn", tuner="random", trials=4, out="tuned/digits")
     >>> summary["total"]["tuned_cycles"] >= summary["total"]["bound_cycles"]
@@ -63,12 +66,23 @@ def tune(**options: Any) -> Summary:
 
 @shows_options(BuildOptions, "model", "out")
 def build(model: str | Path, out: str | Path, **options: Any) -> BuiltArtifact:
-    """Build a network for a target into the folder `out`: programs, weights and a manifest.
+    """Build a network for a target, and write the artifact: programs, weights and a manifest.
 
-    `options` are the fields of `tilewright.tuning.build_options.BuildOptions`: `target`,
-    `schedules` (a tuned folder), `trials`, `calibration`, `tolerance` and others. Returns the
-    manifest, and warnings. Raises `ArtifactError`, `PickError`, and what reading and quantising the
-    model raise.
+    Args:
+        model: name of a built-in network, or path of a model file.
+        out: folder for the artifact.
+        **options: the other fields of `tilewright.tuning.build_options.BuildOptions`, such as
+            `target`, `schedules` (the output directory of a tuning run), `trials`, `calibration`
+            and `tolerance`.
+
+    Returns:
+        The manifest of the artifact, and warnings.
+
+    Raises:
+        OptionsError: an option is unknown or has an invalid value.
+        ArtifactError: the artifact cannot be built.
+        PickError: the schedules in `schedules` cannot be used.
+        TilewrightError: the model cannot be read or quantised.
 
     >>> built = tilewright.build("digits_cnn", "built/digits", trials=0)
     >>> built.manifest["target"]
@@ -82,20 +96,23 @@ def build(model: str | Path, out: str | Path, **options: Any) -> BuiltArtifact:
 
 @shows_options(CompareOptions)
 def compare(**options: Any) -> Comparison | NetworkComparison:
-    """Compare tuners on workloads with a known optimum, or by whole runs of `networks`.
+    """Compare tuners on workloads with a known optimum, or by tuning whole networks.
 
-    `options` are the fields of `tilewright.evaluation.compare.options.CompareOptions`;
-    `help(tilewright.compare)` lists them with their defaults. Every tuner gets the same workloads,
-    trials and seeds. The folder `out` gets a report. Repeating a call repeats no finished run.
+    Whole networks are tuned if `networks` is given. Every tuner gets the same workloads, trials and
+    seeds. The folder `out` gets a report. Repeating a call does not repeat finished runs.
+
+    Args:
+        **options: the fields of `tilewright.evaluation.compare.options.CompareOptions`.
+            `help(tilewright.compare)` lists them with their defaults.
 
     Returns:
-        The comparison with its leaderboard; of `networks`, the runs with a leaderboard per network
-        and target.
+        The comparison with its leaderboard. With `networks`, the tuning runs and one leaderboard
+        per network and target.
 
     Raises:
-        OptionsError: an option makes no sense.
-        TilewrightError: a network cannot be read, a target cannot be made, or a cluster cannot be
-            used.
+        OptionsError: an option is unknown or has an invalid value.
+        TilewrightError: a network cannot be read, a target cannot be created, or a cluster cannot
+            be used.
 
     >>> compared = tilewright.compare(
     ...     tuners="default,random", workloads=["dense:n=1,c=64,o=64"], trials=8, seeds="0-1",
@@ -132,7 +149,7 @@ def compare(**options: Any) -> Comparison | NetworkComparison:
 
 
 def sweep(**options: Any) -> NetworkComparison:
-    """Compare tuners by whole runs of networks. Deprecated: call `compare` with `networks`."""
+    """Compare tuners by tuning whole networks. Deprecated: call `compare` with `networks`."""
     warnings.warn(
         "tilewright.sweep is deprecated and will be removed in version 0.4; use "
         "tilewright.compare with the same arguments",
@@ -144,11 +161,21 @@ def sweep(**options: Any) -> NetworkComparison:
 
 @takes_options(CodesignOptions)
 def codesign(**options: Any) -> CodesignOutcome:
-    """Search accelerators and their schedules for some networks, within an area.
+    """Search for accelerator designs and their schedules together, for given networks.
 
-    `options` are the fields of `tilewright.hardware_search.options.CodesignOptions`: `networks`,
-    `budget`, `trials`, `method`, `bounds`, `out` and others. Returns the front of area against
-    latency. Raises `OptionsError`, `NothingToOffload`, and what reading a network raises.
+    No design exceeds the chip area `budget`.
+
+    Args:
+        **options: the fields of `tilewright.hardware_search.options.CodesignOptions`, such as
+            `networks`, `budget`, `trials`, `method`, `bounds` and `out`.
+
+    Returns:
+        The outcome with the Pareto front of area against latency.
+
+    Raises:
+        OptionsError: an option is unknown or has an invalid value.
+        NothingToOffload: no layer of a network runs on the accelerator.
+        TilewrightError: a network cannot be read.
 
     >>> found = tilewright.codesign(
     ...     networks=("digits_cnn",), budget=1.0, trials=20, bounds={"log_block_in": (4, 4)},
@@ -167,12 +194,19 @@ def codesign(**options: Any) -> CodesignOutcome:
 
 
 def runs() -> pd.DataFrame:
-    """Return the tracked runs of the workspace, one row per run, the latest first.
+    """Return the tracked runs of the workspace as a table, one row per run, latest first.
 
-    Columns are when and how it ended, `network`, `target`, `tuner`, `seed`, `trials`, cycles and
-    milliseconds of the baseline, the fallback, the tuned network and the bound, `gain`, and the ids
-    in MLflow and Prefect. The workspace is `.tilewright/` or `TILEWRIGHT_HOME`; a run with `--bare`
-    is in none. Raises `WorkspaceError` for a workspace that cannot be read.
+    The workspace is the folder `.tilewright/`, or the folder in `TILEWRIGHT_HOME`. A run with
+    `--bare` is not tracked.
+
+    Returns:
+        A table with these columns: when and how the run ended, `network`, `target`, `tuner`,
+            `seed`, `trials`, the cycles and milliseconds of the baseline, the fallback, the tuned
+            network and the bound, `gain`, and the IDs in MLflow and Prefect.
+
+    Raises:
+        WorkspaceError: the path of the workspace cannot be determined.
+        MlflowException: the MLflow server does not answer.
 
     >>> found = tilewright.runs()
     >>> list(found.columns[:5])
@@ -185,14 +219,20 @@ def runs() -> pd.DataFrame:
 
 
 def trials(source: str | Path) -> pd.DataFrame:
-    """Return the trials of an output directory, or those that a tuner of TVM made.
+    """Return the trials in an output directory, or the trials that a tuner of TVM recorded.
 
-    The directory may belong to a run that is not finished. Trials of TVM are read from a log of
-    AutoTVM or a folder with MetaSchedule's database.
+    Args:
+        source: output directory of a run, which need not be finished; or a log file of AutoTVM, or
+            a folder with MetaSchedule's database.
 
-    Columns are `workload`, `trial`, `round`, `config` (indices of knobs, none of other tuners),
-    `knobs` (values by name, in JSON), `status`, `reason`, `cycles` (-1 where none are counted) and
-    `seconds`. Raises `ForeignTrialsError` where there are none, and `TrialStoreError`.
+    Returns:
+        A table with one row per trial. Its columns are `workload`, `trial`, `round`, `config` (knob
+        indices; missing for TVM's tuners), `knobs` (knob values by name, as JSON), `status`,
+        `reason`, `cycles` (-1 if no cycles are counted) and `seconds`.
+
+    Raises:
+        ForeignTrialsError: the source contains no trials.
+        TrialStoreError: the database of the trials cannot be read.
 
     >>> found = tilewright.trials("tuned/digits")
     >>> int((found["status"] == "valid").sum()) > 0

@@ -1,7 +1,7 @@
-"""Reads networks and runs built ones: what a program needs that only infers.
+"""Functions for programs that only run inferences: load a model, and load or run an artifact.
 
-This module loads nothing of tuning. Use its functions as `tilewright.load`, `tilewright.run` and
-`tilewright.load_model`.
+This module imports none of the tuning code. Call the functions as `tilewright.load`,
+`tilewright.run` and `tilewright.load_model`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,22 @@ if TYPE_CHECKING:
 def load(
     folder: str | Path, *, threads: int | None = None, allow_code: bool = False
 ) -> InferenceSession:
-    """Open a built network for many inferences, as onnxruntime's `InferenceSession`.
+    """Open an artifact for many inferences, like onnxruntime's `InferenceSession`.
 
-    `threads` is how many a library of the target `cpu` uses, by default as many as it was built
-    for. Threads of the caller may run one session at the same time. `allow_code` lets machine code
-    of a folder run that you did not build yourself, as for `run`. Raises `ArtifactError` for a
-    damaged folder and for code that is not allowed.
+    Several threads may use the session at the same time.
+
+    Args:
+        folder: folder of the artifact.
+        threads: number of threads that a library for the target `cpu` uses; by default the number
+            that it was built for.
+        allow_code: allow machine code in an artifact that you did not build yourself, as for `run`.
+
+    Returns:
+        The session.
+
+    Raises:
+        ArtifactError: the artifact is damaged, `threads` is invalid, or the artifact contains
+            machine code that is not allowed.
 
     >>> session = tilewright.load("built/digits")
     >>> [(value.name, value.shape) for value in session.get_inputs()]
@@ -46,14 +56,23 @@ def load(
 def run(
     folder: str | Path, inputs: Mapping[str, NDArray[Any]], *, allow_code: bool = False
 ) -> tuple[dict[str, NDArray[Any]], Profile | LibraryProfile]:
-    """One inference of a built network, on its simulated accelerator or this CPU.
+    """Run one inference of an artifact, on the simulator of its accelerator or on this CPU.
 
-    `inputs` are arrays by name, in the shapes of the network's inputs. Returns the outputs by name,
-    and where the time goes. Folders of the target `cpu`, and of networks with work left to the CPU,
-    hold machine code. It runs if you built the folder yourself in the workspace in force
-    (`.tilewright/` or `TILEWRIGHT_HOME`), which its signature proves, or with `allow_code`. Raises
-    `ArtifactError` for a damaged folder and for code that is not allowed, and `InputError` for
-    arrays that do not fit.
+    Artifacts for the target `cpu`, and artifacts that leave a part of the network to the CPU,
+    contain machine code. The code runs only if its signature proves that you built the artifact in
+    the current workspace (`.tilewright/` or `TILEWRIGHT_HOME`), or if you set `allow_code`.
+
+    Args:
+        folder: folder of the artifact.
+        inputs: arrays by input name, with the shapes of the network's inputs.
+        allow_code: allow machine code in an artifact that you did not build yourself.
+
+    Returns:
+        The outputs by name, and a profile of the time per layer.
+
+    Raises:
+        ArtifactError: the artifact is damaged, or contains machine code that is not allowed.
+        InputError: an array does not match its input.
 
     >>> image = np.zeros((1, 1, 8, 8), np.float32)
     >>> outputs, profile = tilewright.run("built/digits", {"input": image})
@@ -68,11 +87,19 @@ def run(
 def load_model(source: str | Path, **options: Any) -> Network:
     """Load a built-in network by name, or an ONNX, TensorFlow Lite or torch.export file.
 
-    `options` are those of `tilewright.networks.load`: `input_shapes` fixes dynamic inputs, `seed`
-    draws the weights of a built-in network, `calibration` names samples, `sandbox` reads a
-    stranger's file in a child process, and `allow_code` permits a torch.export file, which can run
-    any code when it is read. Raises `UnknownName`, and `ModelFileError` for a file that
-    cannot be read.
+    Args:
+        source: name of a built-in network, or path of a model file.
+        **options: options of `tilewright.networks.load`. `input_shapes` fixes dynamic input shapes.
+            `seed` sets the random weights of a built-in network. `calibration` is the path of
+            samples. `sandbox` reads an untrusted file in a child process. `allow_code` permits a
+            torch.export file, which can run any code when it is read.
+
+    Returns:
+        The network.
+
+    Raises:
+        UnknownName: the source is neither a built-in network nor an existing file.
+        ModelFileError: the file cannot be read.
 
     >>> network = tilewright.load_model("digits_cnn")
     >>> [str(each.workload) for each in network.workloads(block_in=16, block_out=16)][0]

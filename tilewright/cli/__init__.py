@@ -1,10 +1,11 @@
 """The command line. Only this package uses a terminal.
 
-commands/   one module per group of commands: their options, and the order of the work
-views/      what they show: tables, progress, closing lines
+- `commands/` has one module per group of commands. A module declares the options and calls the
+  work.
+- `views/` shows the results: tables, progress and closing lines.
 
-Heavy imports, including the views, wait until a command runs. A command leaves the working folder
-first, so its processes start in `/` too (`core.working_folder`).
+Slow imports, including the views, are delayed until a command runs. A command first leaves the
+working folder, so that its child processes also start in `/` (`core.working_folder`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["command", "main"]
 
 
 def main() -> None:
-    """Run a command like `cli.app.main`, which is imported only now."""
+    """Run a command in the same way as `cli.app.main`, which is imported only at the call."""
     leave_working_folder()
     from tilewright.cli.app import main as call
 
@@ -28,7 +29,7 @@ def main() -> None:
 def command() -> None:
     """Run the `tilewright` command.
 
-    Ctrl-C and SIGTERM are handled from before the first slow import.
+    Ctrl-C and SIGTERM are handled even before the first slow import.
     """
     heed_signals()
     try:
@@ -40,9 +41,9 @@ def command() -> None:
             call()
         finally:
             end_output()
-            gc.freeze()  # at exit, collecting what TVM, Prefect and MLflow loaded takes a second
+            gc.freeze()  # collecting the objects of TVM, Prefect and MLflow at exit takes 1 s
     except SystemExit:
-        raise  # all is said
+        raise  # the message was already printed
     except BaseException as error:
         if was_stopped() or isinstance(error, KeyboardInterrupt):
             end_stopped()

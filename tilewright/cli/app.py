@@ -1,4 +1,4 @@
-"""Assembles the commands, and turns typed errors into one message and exit code 2."""
+"""The command-line application: its commands, and the messages and exit codes of errors."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _options(
     show_version: Annotated[
         bool, typer.Option("--version", callback=_print_version, help="Show the version and exit.")
     ] = False,
-    # eager, so that it is known to the callback of the other
+    # Eager, so that the callback of --version sees its value.
     as_json: Annotated[
         bool,
         typer.Option(
@@ -91,7 +91,7 @@ def _options(
         )
 
 
-# By group, in the order of the help text. A summary stands for the first sentence of the docstring.
+# Commands by group, in the order of the help text. A summary replaces the docstring's first line.
 _COMMANDS: dict[str, tuple[tuple[str, Callable[..., object], str | None], ...]] = {
     "First steps": (
         ("tune", tune.tune, None),
@@ -145,21 +145,21 @@ count_paths_from_start(app)
 
 
 def end_output() -> None:
-    """Flush both output streams, and discard what is printed to standard output from now on.
+    """Flush both output streams, and discard everything that is printed to standard output later.
 
-    The reader of a pipe may leave at any time. What could not be written then is still in a buffer,
-    and threads and exit handlers may print until the interpreter is gone. The interpreter would
-    report the failing write as `Exception ignored` and change the exit status.
+    The reader of a pipe may leave at any time. Output that could not be written then stays in a
+    buffer, and threads and exit handlers may still print. The interpreter would report the failed
+    write as `Exception ignored` and change the exit status.
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
         try:
             stream.flush()
         except ValueError:
-            continue  # it is closed
+            continue  # the stream is closed
         except OSError:
             os.dup2(nowhere, descriptor)
-    # Unconditionally: Typer wraps a broken stream in one whose `flush` hides the error.
+    # Also without an error: Typer wraps a broken stream, and the wrapper's `flush` hides the error.
     os.dup2(nowhere, 1)
     os.close(nowhere)
 
@@ -167,16 +167,16 @@ def end_output() -> None:
 def main() -> None:
     """Run a command and exit.
 
-    The exit code is 2 for a mistake in the input and for external causes such as a full disk or a
+    The exit code is 2 for an error of the user and for external causes such as a full disk or a
     locked database, 130 after Ctrl-C, and 143 after SIGTERM.
     """
-    logging.raiseExceptions = False  # a log that cannot be written is no news of its own
+    logging.raiseExceptions = False  # the cause is reported by the command itself
     prepare_streams()
     leave_working_folder()
     try:
         check_words(sys.argv[1:])
         if _is_memory_limited() and not {"--help", "--version"} & set(sys.argv):
-            raise MemoryError  # before a library waits for ever for memory, as OpenBLAS does
+            raise MemoryError  # OpenBLAS, for example, would wait forever for memory
         _call()
     except KeyboardInterrupt:
         _fail(sentence(), stopped_status())
@@ -187,12 +187,12 @@ def main() -> None:
 
 
 def _explain(error: Exception) -> NoReturn:
-    """Exit with a message for the user. Errors that are defects of this code are raised again."""
+    """Exit with a message for the user. Raise the error again if it is a defect of this program."""
     if isinstance(error, BrokenPipeError):
         sys.exit(1)
     known = isinstance(error, TilewrightError)
     if isinstance(error, MemoryError) or (_is_memory_limited() and not known):
-        sys.stderr.write(f"error: {NO_MEMORY}\n")  # by what is loaded and compiled already
+        sys.stderr.write(f"error: {NO_MEMORY}\n")  # without further imports, which need memory
         sys.exit(USAGE_ERROR)
     from tilewright.cli.error_messages import explain_error
 
@@ -203,22 +203,22 @@ def _explain(error: Exception) -> NoReturn:
 
 
 def _is_memory_limited() -> bool:
-    """Return whether a memory limit of the shell is too low for the libraries."""
+    """Return whether the memory limit of the shell is too low to load the libraries."""
     return any(0 <= limit < LEAST_MEMORY for limit in resource.getrlimit(resource.RLIMIT_AS))
 
 
 def _call() -> None:
-    """Run a command. Raise `KeyboardInterrupt` also if Typer turned it into an exit status."""
+    """Run a command. Raise `KeyboardInterrupt` even if Typer turned it into an exit status."""
     try:
         app()
     except SystemExit as end:
         if end.code == INTERRUPTED or (was_stopped() and end.code):
             raise KeyboardInterrupt from None
-        sys.stdout.flush()  # here, because output that is lost to a full disk needs a message
+        sys.stdout.flush()  # if the disk is full, the error gets a message here
         raise
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    with suppress(OSError):  # the status says it, too
+    with suppress(OSError):  # the exit status also reports the error
         typer.echo(f"error: {printable(as_typed(message), keep=LINE_END)}", err=True)
     sys.exit(code)

@@ -1,7 +1,7 @@
-"""Messages for external causes that stopped a command, such as a full disk or a lost server.
+"""Messages about external causes that stopped a command, such as a full disk or a lost server.
 
-Libraries report these causes in different ways, often as the error of a server that cannot write.
-Their error is therefore only a hint: the cause is found by checking folders and databases.
+Libraries report such causes in different ways, often as the error of a server that cannot write.
+Their error is therefore only a hint. The cause is found by checking folders and databases.
 """
 
 from __future__ import annotations
@@ -38,10 +38,16 @@ _SHOWN = 120  # characters of a path
 
 
 def explain_error(error: BaseException) -> str | None:
-    """Return a message about the external cause of an error, and what to do next.
+    """Return a message about the external cause of an error and what to do about it.
 
-    External causes are, for example, a full disk or a locked database. Returns None for a defect of
-    this code, and for errors whose own message is sufficient.
+    External causes are, for example, a full disk or a locked database.
+
+    Args:
+        error: the error that stopped the command.
+
+    Returns:
+        The message. None if the error is a defect of this program, or if its own message is
+        sufficient.
     """
     if isinstance(error, TilewrightError) and not isinstance(error, ServerError):
         return None
@@ -61,7 +67,7 @@ def explain_error(error: BaseException) -> str | None:
 
 
 def _missing_extra(module: str) -> str | None:
-    """Return the error message for a package that an extra installs, or None for other modules."""
+    """Return the message about a missing package, or None if no extra installs the package."""
     package = module.partition(".")[0]
     if package not in EXTRAS:
         return None

@@ -1,7 +1,7 @@
-"""Help texts that show commands and options in groups.
+"""Help texts that list commands and options in groups.
 
-Typer draws groups ("panels") in boxes of Rich. The help texts here are plain, because they are also
-read in pipes, by screen readers and in narrow terminals.
+Typer would draw groups ("panels") in boxes of Rich. The help texts here are plain, because they are
+also read in pipes, by screen readers and in narrow terminals.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ Rows = list[tuple[str, str]]
 
 
 class Formatter(Protocol):
-    """The methods that are used of Typer's help formatter, whose class Typer does not export."""
+    """The methods of Typer's help formatter that are used here. Typer does not export its class."""
 
     width: int
 
     def section(self, name: str) -> AbstractContextManager[None]:
-        """Return a context that prints a title and indents what follows."""
+        """Return a context that prints a title and indents the lines within the context."""
 
     def write_dl(self, rows: Sequence[tuple[str, str]]) -> None:
         """Write rows of two columns."""
@@ -33,8 +33,8 @@ class GroupedCommand(TyperCommand):
     def format_options(self, ctx: Any, formatter: Formatter) -> None:
         """Write the arguments, then one section per group of options.
 
-        Groups follow each other in the order in which the command's options first name them.
-        Options without a group come last.
+        The groups appear in the order in which the command's options first name them. Options
+        without a group come last.
         """
         arguments, options = Rows(), Rows()
         groups: dict[str, Rows] = {}
@@ -53,7 +53,7 @@ class GroupedCommand(TyperCommand):
 
 
 class GroupedCommands(TyperGroup):
-    """A group of commands that lists the commands in groups with titles."""
+    """A group of commands whose help text lists the commands in groups with titles."""
 
     def format_commands(self, ctx: Any, formatter: Formatter) -> None:
         """Write one section per group, in the order in which the commands first name them."""

@@ -3,8 +3,8 @@
     @with_options
     def tune(options: TuningOptions, tracking: TrackingOptions, bare: Bare = False) -> None: ...
 
-is a command with one option per field of both models, in the order of the fields. A command that
-has only some of the fields names them:
+This command has one option per field of both models, in the order of the fields. To offer only some
+of the fields, name them:
 
     options: Annotated[TuningOptions, OfferedFields("model", "target")]
 """
@@ -37,13 +37,13 @@ _NAMES = {"model": model_text, "target": target_text, "warm start": warm_start_t
 
 
 class OfferedFields:
-    """Selection of the fields of an options model that a command offers, in this order.
+    """Selection of the fields of an options model that a command offers.
 
     Args:
-        *names: names of fields.
+        *names: names of the fields, in the order of the help text.
         required: fields that the user must give.
-        changed: different spellings for this command, by field.
-        described: different help texts for this command, by field.
+        changed: spelling of an option for this command, by field, if it differs from the model's.
+        described: help text for this command, by field, if it differs from the model's.
     """
 
     def __init__(
@@ -64,6 +64,9 @@ def with_options(command: Callable[..., R]) -> Callable[..., R]:
 
     Each parameter whose type is an options model is replaced by one parameter per field. The
     command raises `OptionsError` if the model rejects a value.
+
+    Args:
+        command: the function.
     """
     hints = get_type_hints(command, include_extras=True)
     parameters: list[Parameter] = []
@@ -94,7 +97,12 @@ def with_options(command: Callable[..., R]) -> Callable[..., R]:
 
 
 def help_of(field: str, model: type[CommandOptions] = TuningOptions) -> str:
-    """Return the help text of a field, for a command that defines the option itself."""
+    """Return the help text of a field, for a command that declares the option itself.
+
+    Args:
+        field: name of the field.
+        model: options model with the field.
+    """
     return _help(model.model_fields[field], cli_option(model.model_fields[field]))
 
 
@@ -103,7 +111,7 @@ def _help(field: FieldInfo, option: CliOption) -> str:
     return f"{field.description}{default}"
 
 
-# Options that commands have by themselves, as options models describe them.
+# Options that commands declare themselves, with the help texts of the options models.
 Target = Annotated[str, typer.Option(help=help_of("target"), callback=target_text)]
 Seed = Annotated[int, typer.Option(help=help_of("seed"))]
 Space = Annotated[str, typer.Option(help=help_of("space"))]
@@ -113,7 +121,12 @@ ReadCode = Annotated[bool, typer.Option("--allow-code", help=help_of("allow_code
 
 
 def _offered_fields(model: type[CommandOptions], metadata: tuple[Any, ...]) -> dict[str, FieldInfo]:
-    """Return the fields that a command has, with the command's spellings."""
+    """Return the fields that a command offers, with the command's spellings and help texts.
+
+    Args:
+        model: the options model.
+        metadata: metadata of the parameter's `Annotated` type. It may contain `OfferedFields`.
+    """
     chosen = next(
         (annotation for annotation in metadata if isinstance(annotation, OfferedFields)), None
     )
@@ -133,7 +146,7 @@ def _offered_fields(model: type[CommandOptions], metadata: tuple[Any, ...]) -> d
 
 
 def _parameter(name: str, field: FieldInfo, model: type[CommandOptions]) -> Parameter:
-    """Return a field of an options model as a parameter of a Typer command."""
+    """Convert a field of an options model to a parameter of a Typer command."""
     groups = model.option_groups.items()
     group = next((title for title, names in groups if name in names), None)
     option, kind = cli_option(field), _type_of(field)
@@ -186,7 +199,7 @@ def _is_list(field: FieldInfo) -> bool:
 
 
 def _default(field: FieldInfo, option: CliOption) -> Any:
-    """Return the default that Typer shows; None for an option that is passed on only if given."""
+    """Return the default that Typer shows; None if only a given option is passed on."""
     value = default_of(field)
     if option.default is not None or value in ((), {}):
         return None
@@ -198,7 +211,7 @@ def _default(field: FieldInfo, option: CliOption) -> Any:
 
 
 def _read(name: str, field: FieldInfo, given: Any) -> Any:
-    """Convert the value of a command's option to the value of a field.
+    """Convert the value of an option to the value of its field.
 
     Args:
         name: name of the field.
@@ -214,7 +227,7 @@ def _read(name: str, field: FieldInfo, given: Any) -> Any:
     if get_origin(field.annotation) is dict:
         return _read_table(field, flag, option, given)
     if isinstance(given, Path):
-        return str(given)  # absolute (`cli.paths.count_paths_from_start`)
+        return str(given)  # already absolute (`cli.paths.count_paths_from_start`)
     resolve = _NAMES.get(option.value, str)
     if _is_list(field):
         names = given if isinstance(given, list) else option.split(given, flag)
@@ -223,16 +236,16 @@ def _read(name: str, field: FieldInfo, given: Any) -> Any:
 
 
 def _read_table(field: FieldInfo, flag: str, option: CliOption, texts: list[str]) -> Any:
-    """Parse the NAME=VALUE pairs of a repeated option into a dictionary.
+    """Parse the NAME=VALUE pairs of a repeated option to a dictionary.
 
     Args:
         field: definition of the field.
         flag: name of the option, for error messages.
-        option: how the option is spelled.
-        texts: the given texts.
+        option: spelling of the option.
+        texts: the given pairs.
 
     Raises:
-        TilewrightError: a pair is malformed.
+        TilewrightError: a pair is malformed, or two pairs give a name different values.
     """
     if get_origin(get_args(field.annotation)[1]) is not tuple:
         return dict(read_pair(text, flag) for text in texts)
@@ -255,9 +268,12 @@ def _read_table(field: FieldInfo, flag: str, option: CliOption, texts: list[str]
 
 
 def say_remarks(target: str) -> None:
-    """Print what a user should know about a target to standard error.
+    """Print remarks about a target to standard error, such as assumptions of its model.
 
-    Raises like `check_target`.
+    Raises the errors of `check_target`.
+
+    Args:
+        target: name of the target.
     """
     from tilewright.targets.registry import target_remarks
 
@@ -267,6 +283,10 @@ def say_remarks(target: str) -> None:
 
 def read_pair(text: str, flag: str) -> tuple[str, str]:
     """Split NAME=VALUE into its two parts.
+
+    Args:
+        text: the pair.
+        flag: name of the option, for the error message.
 
     Raises:
         TilewrightError: the text has another form.

@@ -1,7 +1,7 @@
-"""Resolves paths of the command line relative to the folder in which the command was started.
+"""Resolves paths on the command line relative to the folder in which the command was started.
 
-The command itself runs in another folder (`core.working_folder`). Every argument of type `Path` and
-every text that may name a file is resolved.
+The command itself runs in another folder (`core.working_folder`). All arguments of type `Path` are
+resolved, and so are texts that name a file, such as a model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ _OF_FILES = "replay"
 
 
 def count_paths_from_start(app: typer.Typer) -> None:
-    """Make every command of `app` and its groups receive absolute paths."""
+    """Let every command of an application and of its groups receive absolute paths.
+
+    Args:
+        app: the application.
+    """
     for command in app.registered_commands:
         assert command.callback is not None
         command.callback = _with_absolute_paths(command.callback)
@@ -45,16 +49,26 @@ def _with_absolute_paths(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def model_text(text: str | None) -> str | None:
-    """Return the name of a network, or the absolute path of its file. Names take precedence."""
+    """Return the name of a built-in network unchanged, or the absolute path of a model file.
+
+    If a text is both, it is treated as a name.
+
+    Args:
+        text: text from the command line.
+    """
     if not text or not (_looks_like_path(text) or from_start(Path(text)).exists()):
         return text
     return text if text in zoo_names() else str(from_start(Path(text)))
 
 
 def target_text(text: str) -> str:
-    """Return the name of a target, or the absolute path of its file, also after `KIND:`.
+    """Return the name of a target unchanged, or make the path of a target's file absolute.
 
-    Names take precedence.
+    The path may follow `KIND:`, the kind of target. If a text is both a name and a path, it is
+    treated as a name.
+
+    Args:
+        text: text from the command line.
     """
     path = from_start(Path(text))
     if ":" not in text and not _looks_like_path(text) and not path.is_file():
@@ -71,12 +85,20 @@ def target_text(text: str) -> str:
 
 
 def warm_start_text(text: str) -> str:
-    """Return `champion`, or the absolute path of a model's folder."""
+    """Return `champion` and an empty text unchanged. Make the path of a model's folder absolute.
+
+    Args:
+        text: text from the command line.
+    """
     return text if text in ("", "champion") else str(from_start(Path(text)))
 
 
 def run_text(text: str) -> str:
-    """Return the ID of an MLflow run, or the absolute path of a run's folder."""
+    """Return the ID of an MLflow run unchanged, or the absolute path of an output directory.
+
+    Args:
+        text: text from the command line.
+    """
     place = from_start(Path(text))
     return text if MLFLOW_ID.fullmatch(text) and not place.exists() else str(place)
 
@@ -86,11 +108,11 @@ def _looks_like_path(text: str) -> bool:
 
 
 def _file_or_text(text: str, *, always: bool) -> str:
-    """Return an absolute path for the name of a file, and any other text unchanged.
+    """Make the path of an existing file absolute, and return any other text unchanged.
 
     Args:
         text: the text.
-        always: whether to treat the text as a path even if there is no such file.
+        always: whether to treat the text as a path even if the file does not exist.
     """
     place = from_start(Path(text))
     return str(place) if text and (always or place.is_file()) else text

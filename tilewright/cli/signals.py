@@ -1,7 +1,8 @@
-"""Handles Ctrl-C and SIGTERM.
+"""Handling of Ctrl-C and SIGTERM.
 
-The first signal ends a command cleanly, with a message about what is kept. The second ends it at
-once. This module imports nothing heavy, because it must be active before anything slow.
+The first signal ends a command cleanly, with a message about what is kept. The second signal ends
+the command immediately. This module imports nothing slow, because it must be active before any slow
+import.
 """
 
 from __future__ import annotations
@@ -32,18 +33,20 @@ T = TypeVar("T")
 
 
 class _State:
-    status = 0  # what a signal has it end with, once one came
+    status = 0  # exit status of the command after a signal; 0 before
     lost = False
     kept: tuple[str, Callable[[], int]] | None = None
 
 
 def heed_signals() -> None:
-    """Handle Ctrl-C and SIGTERM from now on, unless the parent process has them ignored.
+    """Handle Ctrl-C and SIGTERM from now on, unless the parent process ignores them.
 
-    A parent ignores them for `nohup`, or for `&` in a script. Python runs the handler between any
-    two steps of the main thread. If these belong to a `__del__` or to a callback from compiled
-    code, which cannot raise, Python only reports the `KeyboardInterrupt` as unraisable.
-    `_deliver_again` receives that report and sends the signal again.
+    `nohup` ignores signals for its child process, and so does a shell for a command with `&` in a
+    script.
+
+    Python runs the handler between any two steps of the main thread. If this happens in a `__del__`
+    method or in a callback from compiled code, the `KeyboardInterrupt` cannot be raised, and Python
+    only reports it as unraisable. `_deliver_again` receives that report and sends the signal again.
     """
     if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _interrupt)
@@ -55,8 +58,8 @@ def heed_signals() -> None:
 def was_stopped() -> bool:
     """Return whether a signal was received.
 
-    Any later error is then a consequence: compiled code turns `KeyboardInterrupt` into errors of
-    its own.
+    Any later error is then a consequence, because compiled code turns `KeyboardInterrupt` into
+    other errors.
     """
     return bool(_State.status)
 
@@ -67,19 +70,23 @@ def stopped_status() -> int:
 
 
 def keep_count(noun: str, count: Callable[[], int]) -> None:
-    """Register what a stopped command keeps, such as trials, for the closing message.
+    """Register what a stopped command keeps, such as trials, for its last message.
 
-    The same command resumes from there.
+    Repeating the command resumes from what is kept.
 
     Args:
-        noun: what is counted, in the singular, such as "trial".
-        count: returns the present number.
+        noun: name of the kept things in the singular, such as "trial".
+        count: returns their current number.
     """
     _State.kept = noun, count
 
 
 def keep_trials(folder: Path) -> None:
-    """Announce that the trials in an output directory are kept if the command is stopped."""
+    """Register that a stopped command keeps the trials in an output directory.
+
+    Args:
+        folder: the output directory.
+    """
 
     def count() -> int:
         from tilewright.search import read_store
@@ -92,30 +99,33 @@ def keep_trials(folder: Path) -> None:
 
 
 def sentence() -> str:
-    """Return the message of a stopped command: what is kept, and what to do next."""
+    """Return the last message of a stopped command: what is kept, and what to do next."""
     if _State.kept is None:
         return "stopped; start the same command again"
     noun, count = _State.kept
     try:
         kept = count()
         what = f"{kept:,} {noun}{' is' if kept == 1 else 's are'} kept"
-    except Exception:  # a stop in the middle of an import may leave anything
+    except Exception:  # after a stop during an import, anything can fail
         what = f"all finished {noun}s are kept"
     return f"stopped; {what}: start the same command again to resume"
 
 
 def end_stopped() -> NoReturn:
-    """Print that the command was stopped, and end the process."""
+    """Print that the command was stopped, and end the process immediately."""
     text = sentence()
     _write(f"error: {text}\n")
     os._exit(stopped_status())
 
 
 def run_interruptible(work: Callable[[], T]) -> T:
-    """Run `work`, compiled code that ignores Ctrl-C, in a thread, and return its result.
+    """Run compiled code that ignores Ctrl-C in a thread, and return its result.
 
-    The end of the process does not wait for the thread. Raises the errors of `work`, and
-    `KeyboardInterrupt`.
+    The main thread only waits, so it can react to Ctrl-C. The end of the process does not wait for
+    the thread. Raises the errors of `work`, and `KeyboardInterrupt`.
+
+    Args:
+        work: calls the compiled code.
     """
     results: list[T] = []
     errors: list[BaseException] = []
@@ -139,7 +149,7 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
         _State.lost = False
         raise KeyboardInterrupt
     if _State.status:
-        _write("\x1b[?25h" if sys.stderr is not None and sys.stderr.isatty() else "")  # cursor
+        _write("\x1b[?25h" if sys.stderr is not None and sys.stderr.isatty() else "")  # show cursor
         os._exit(_State.status)
     _State.status = TERMINATED if number == signal.SIGTERM else INTERRUPTED
     if _State.kept is not None:
@@ -152,7 +162,7 @@ def _deliver_again(
 ) -> None:
     """Send an interrupt again that Python could only report as unraisable.
 
-    This is a `sys.unraisablehook`. The repeated signal does not count as a second Ctrl-C.
+    This function is a `sys.unraisablehook`. The repeated signal does not count as a second Ctrl-C.
 
     Args:
         report: the original hook, which receives all other exceptions.
@@ -162,13 +172,13 @@ def _deliver_again(
         report(lost)
         return
     _State.lost = True
-    with suppress(RuntimeError):  # the interpreter ends, and starts no threads any more
+    with suppress(RuntimeError):  # at exit, the interpreter starts no threads
         _call_later(AGAIN_SECONDS, _signal_if_lost)
 
 
 def _signal_if_lost() -> None:
-    """Send the signal to the main thread, so that it wakes from whatever it waits for."""
-    if _State.lost:  # and no second Ctrl-C has come in its place
+    """Send the lost signal to the main thread, which wakes up even while it waits."""
+    if _State.lost:  # unless a second Ctrl-C has replaced it
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 

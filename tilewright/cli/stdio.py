@@ -1,7 +1,8 @@
-"""Prepares the three standard streams, and checks the arguments of the command.
+"""Preparation of the three standard streams, and checks of a command's arguments.
 
-Without this, the next file to be opened would get the descriptor of a closed stream, and with it
-everything that is printed. An encoding without the character `×` would stop a command halfway.
+If a standard stream is closed, the next file to be opened would get its descriptor, and everything
+that is printed would go into that file. If the encoding of a stream lacks a character such as `×`,
+printing it would stop the command halfway. `prepare_streams` prevents both.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from tilewright.core.working_folder import started_in
 
 
 class ArgumentError(TilewrightError):
-    """An argument or folder cannot be used by any command."""
+    """No command can use an argument or the current folder."""
 
 
 def prepare_streams() -> None:
-    """Connect closed streams to the null device, and escape characters that the encoding lacks."""
+    """Connect closed streams to the null device, and let streams escape unencodable characters."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor: this one
     sys.stdout = _fit(sys.stdout, 1)
     sys.stderr = _fit(sys.stderr, 2)
 
@@ -44,12 +45,16 @@ FOLDERS = ("--out", "--root")
 
 
 def check_words(words: list[str]) -> None:
-    """Check that arguments, present folder and workspace are valid UTF-8.
+    """Check that the arguments, the current folder and the workspace are valid UTF-8.
 
-    Otherwise records could not name them.
+    Otherwise their names could not be recorded.
+
+    Args:
+        words: command-line arguments.
 
     Raises:
-        ArgumentError: one of them is not, or an option names an empty folder.
+        ArgumentError: a text is not valid UTF-8, an option gives an empty folder, or the current
+            folder was deleted.
     """
     for flag, value in pairwise([*words, "-"]):
         if (flag in FOLDERS and not value) or flag in [f"{folder}=" for folder in FOLDERS]:

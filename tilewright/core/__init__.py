@@ -1,1 +1,1 @@
-"""Helpers for all packages that belong to no domain: errors, JSON, files and processes."""
+"""General helpers that every package may use: errors, JSON, files and child processes."""

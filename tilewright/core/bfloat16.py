@@ -16,10 +16,10 @@ stays, it rounds ties to even. `NAN` holds the bits of a bfloat16 NaN."""
 
 
 def rounded_array(numbers: NDArray[Any]) -> NDArray[np.uint16]:
-    """Round numbers to the nearest bfloat16; ties go to the even neighbour.
+    """Round numbers to the nearest bfloat16. Ties are rounded to even.
 
     Args:
-        numbers: array of any shape; it is converted to float32 first.
+        numbers: array of any shape and dtype; it is converted to float32 first.
 
     Returns:
         The bits of the bfloat16 numbers, uint16 array of the same shape.

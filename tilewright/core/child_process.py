@@ -66,7 +66,7 @@ class RpcNonsense(RpcFailed):
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a child process.
+    """Resource limits of a child process.
 
     Attributes:
         seconds: maximum wall-clock time of one call.
@@ -80,11 +80,10 @@ class Limits:
 class RpcProcess:
     """A child process that runs `python -m MODULE ARGUMENTS…` and answers calls.
 
-    The process is started at the first call. After a call that failed, the next call starts it
-    again.
+    The process is started at the first call. If a call fails, the next call starts a new process.
 
     Args:
-        module: name of the Python module to run; it calls `arguments` and `serve`.
+        module: name of the Python module to run. It must call `arguments` and then `serve`.
         arguments: command-line arguments for the module.
         limits: limits on the time of a call and on memory.
     """
@@ -109,14 +108,14 @@ class RpcProcess:
         Args:
             header: header of the request, which is sent as JSON.
             arrays: arrays to send, of any shape, by name.
-            seconds: time limit of this call; 0 for the limit of the process.
+            seconds: time limit of this call; 0 for `limits.seconds`.
 
         Returns:
             The header and the arrays of the answer.
 
         Raises:
             RpcFailed: the process died, did not answer in time or sent a malformed answer. The
-                process is stopped then.
+                process is stopped in all three cases.
         """
         deadline = time.monotonic() + (seconds or self.limits.seconds)
         try:
@@ -136,7 +135,7 @@ class RpcProcess:
             raise
 
     def stop(self) -> int | None:
-        """Kill the process and everything that it started.
+        """Kill the process and its process group.
 
         Returns:
             The exit status of the process, or None if no process was running.
@@ -210,12 +209,12 @@ class RpcProcess:
 def serve(answer: Callable[[Header, dict[str, NDArray[Any]]], tuple[Header, Arrays]]) -> None:
     """Answer calls in the child process until the parent closes the connection.
 
-    The file descriptors are read from `sys.argv`, where `RpcProcess` puts them. An exception of
-    `answer` is sent to the parent as the header `{"error": class, "message": text}`.
+    `RpcProcess` passes the socket's file descriptor in `sys.argv`. If `answer` raises an exception,
+    the parent receives the header `{"error": class, "message": text}`.
 
     Args:
-        answer: computes the header and arrays of an answer from those of a request. Arrays may have
-            any shape.
+        answer: function that computes the header and the arrays of an answer from the header and
+            the arrays of a request. Arrays may have any shape.
     """
     with socket.socket(fileno=int(sys.argv[1])) as channel:
 
@@ -241,10 +240,10 @@ def serve(answer: Callable[[Header, dict[str, NDArray[Any]]], tuple[Header, Arra
 
 
 def arguments() -> list[str]:
-    """Apply the parent's limits and return the command-line arguments that it passed on.
+    """Apply the limits that the parent set, and return the command-line arguments from the parent.
 
-    Call this function first in a child process: it limits the memory, disables core dumps and lets
-    the process die with its parent.
+    A child process must call this function first. It limits the memory, disables core dumps and
+    lets the process die with its parent.
     """
     reader, memory = int(sys.argv[2]), int(sys.argv[3])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -258,23 +257,26 @@ def arguments() -> list[str]:
 def least_memory(memory: int) -> int:
     """Return the lower of a memory limit and the limit that already applies to this process.
 
-    A limit that was set before, for example by `ulimit -v`, cannot be raised.
+    An existing limit, for example from `ulimit -v`, cannot be raised.
 
     Args:
-        memory: limit in bytes.
+        memory: the requested limit in bytes.
+
+    Returns:
+        The limit to set, in bytes.
     """
     limits = [limit for limit in resource.getrlimit(resource.RLIMIT_AS) if limit >= 0]
     return min([memory, *limits])
 
 
 def die_with_parent(reader: int) -> None:
-    """Let the kernel kill this process when the other end of a pipe closes.
+    """Let the kernel kill this process when the parent's end of a pipe closes.
 
     Args:
-        reader: file descriptor of the reading end of the pipe, whose writing end the parent holds.
+        reader: file descriptor of the pipe's reading end. The parent holds the writing end.
     """
     fcntl.fcntl(reader, fcntl.F_SETOWN, os.getpid())
-    if hasattr(fcntl, "F_SETSIG"):  # Linux; elsewhere SIGIO, whose default is to terminate
+    if hasattr(fcntl, "F_SETSIG"):  # Linux. Elsewhere SIGIO is sent, which ends the process
         fcntl.fcntl(reader, fcntl.F_SETSIG, signal.SIGKILL)
     else:
         signal.signal(signal.SIGIO, signal.SIG_DFL)
@@ -309,11 +311,12 @@ def decode(receive: Callable[[int], bytes], parse: Callable[[bytes], Json] = jso
     """Read one message that `encode` serialised from a stream.
 
     Args:
-        receive: returns the next bytes of the stream; its argument is their count.
-        parse: parses the JSON header.
+        receive: function that returns the next bytes of the stream; its argument is the number of
+            bytes.
+        parse: function that parses the JSON header.
 
     Returns:
-        The header, and the arrays by name, each of any shape.
+        The header, and the arrays by name. Arrays may have any shape.
 
     Raises:
         RpcNonsense: the bytes are not a valid message, or they contain pickled objects.
@@ -333,6 +336,6 @@ def decode(receive: Callable[[int], bytes], parse: Callable[[bytes], Json] = jso
 
 
 def to_plain_array(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array with objects converted to text, so that reading it never needs pickle."""
+    """Return an array whose objects are converted to strings, so that reading needs no pickle."""
     array = np.asarray(array)
     return array.astype(np.str_) if array.dtype == object else array

@@ -40,7 +40,7 @@ def sqlite_address(path: Path, driver: str = "") -> str:
     """
     if "?" not in str(path):
         return f"sqlite{driver and '+'}{driver}:///{path}"
-    # Without a driver MLflow takes all after `sqlite:///` for a path, and makes its folders.
+    # If the URL names no driver, MLflow treats everything after `sqlite:///` as a path.
     return f"sqlite+{driver or 'pysqlite'}:///file:{quote(str(path))}?uri=true"
 
 

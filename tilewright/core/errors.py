@@ -24,8 +24,10 @@ class WorkloadError(TilewrightError):
 class UnknownName(TilewrightError):
     """A target, space, tuner, network or layer with this name does not exist.
 
+    The message suggests the most similar name.
+
     Args:
-        kind: kind of the thing, for the message, such as "target".
+        kind: type of the named object for the message, such as "target".
         name: the unknown name.
         known: the names that exist.
     """

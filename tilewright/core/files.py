@@ -1,9 +1,10 @@
-"""Functions to read and write files safely and reproducibly.
+"""Functions that read and write files safely and reproducibly.
 
-Files of unknown origin are read only if they are regular files and not larger than a limit. A pipe,
-for example, is refused because reading it could block forever. JSON is parsed strictly. Files are
-written atomically. ZIP and NPZ files have fixed time stamps, so that equal content gives equal
-bytes.
+Reading: a file of unknown origin is read only if it is a regular file and not larger than a limit.
+A pipe, for example, is refused, because reading it could block forever. JSON is parsed strictly.
+
+Writing: files are written atomically. ZIP and NPZ files get fixed time stamps, so that equal
+contents give equal bytes.
 """
 
 from __future__ import annotations
@@ -67,16 +68,20 @@ def read_plain(path: Path, *, limit: int = LARGEST) -> bytes:
         path: the file to read.
         limit: maximum size in bytes.
 
+    Returns:
+        The content of the file.
+
     Raises:
-        UnsafeFile: the path is not a regular file, or it is larger than `limit`.
+        UnsafeFile: the path is not a regular file, or the file is larger than `limit`.
         OSError: the file cannot be read.
     """
     handle = open_to_read(path)
     try:
         size = os.fstat(handle).st_size
-        # In one piece: pieces that are joined take twice the memory.
+        # Read all bytes at once: joining pieces would need twice the memory.
         data = os.read(handle, size + 1) if size <= limit else b""
-        while 0 < len(data) <= limit and len(data) != size:  # 2 GiB at once, or it grows
+        # One read returns at most 2 GiB, and the file may grow meanwhile.
+        while 0 < len(data) <= limit and len(data) != size:
             if not (more := os.read(handle, max(size - len(data), 0) + _CHUNK)):
                 break
             data += more
@@ -151,12 +156,15 @@ class FileChanged(TilewrightError):
 def read_json(text: str | bytes) -> Json:
     """Parse a JSON text strictly.
 
+    Args:
+        text: the JSON text. Bytes may be encoded in UTF-8, UTF-16 or UTF-32.
+
     Returns:
         The value. Objects become dicts, and arrays become lists.
 
     Raises:
-        ValueError: the text is not valid JSON, a number is not finite, an integer has more than 64
-            bits, a text contains half a surrogate pair, or the nesting is too deep.
+        ValueError: the text is not valid JSON, a number is not finite, an integer does not fit into
+            64 bits, a string contains an unpaired surrogate, or the nesting is too deep.
     """
     if isinstance(text, bytes):
         text = text.decode(json.detect_encoding(text))
@@ -198,7 +206,7 @@ def read_json_file(path: Path) -> Json:
 
 
 def _value_text(value: Json) -> str:
-    """Return a value for a message, or only its type if it is a list or an object."""
+    """Return a JSON value for an error message. For a list or an object, return only its type."""
     if isinstance(value, list | dict):
         return "an array" if isinstance(value, list) else "an object"
     return f"{value!r:.80}"
@@ -219,7 +227,7 @@ def as_list(value: Json) -> list[Json]:
 
 
 def as_text(value: Json) -> str:
-    """Return a JSON value that must be a text. Raise `ValueError` otherwise."""
+    """Return a JSON value that must be a string. Raise `ValueError` otherwise."""
     if not isinstance(value, str):
         raise ValueError(f"{_value_text(value)} is not text")
     return value
@@ -244,9 +252,12 @@ def canonical(value: Json) -> bytes:
 
     Equal values give equal bytes.
 
+    Args:
+        value: the value to serialise.
+
     Raises:
         ValueError: a number is NaN or infinite.
-        TypeError: a type does not exist in JSON.
+        TypeError: the value contains a type that does not exist in JSON.
     """
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
@@ -259,18 +270,18 @@ def digest(data: bytes) -> str:
 
 
 def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Write a file atomically: after a crash, either the old content or the new content is there.
+    """Write a file atomically. After a crash, the file has either its old or its new content.
 
-    The data are written to a temporary file in the same folder, which is then renamed.
+    The data are written to a temporary file in the same folder, which is then renamed to `path`.
 
     Args:
-        path: file to write; its folder is created if it is missing.
+        path: file to write. Its folder is created if it is missing.
         data: the whole content.
-        sync: flush the file to the disk, so that it survives a power failure. Without it, the file
-            only survives the end of the process.
+        sync: flush the file to the disk, so that it survives a power failure. Without `sync`, the
+            file survives the end of the process, but not necessarily a power failure.
 
     Raises:
-        OSError: the file cannot be written. The error names `path`, also if the disk is full.
+        OSError: the file cannot be written. The error names `path`, even if the disk is full.
     """
     fresh = path.with_name(f".{path.name[:40].lstrip('.')}.{secrets.token_hex(8)}.tmp")
     with name_in_errors(path):
@@ -293,11 +304,14 @@ def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 @contextmanager
 def providing(path: Path) -> Iterator[Path]:
-    """Create a file that several processes may want to create at the same time.
+    """Create a file, unless another process creates it first.
 
-    The context yields a temporary path. When the context ends without an error, the content of the
-    temporary file becomes the file `path`, unless another process created `path` first: that file
+    The context yields a temporary path, to which the caller writes the content. If the context ends
+    without an error, the temporary file becomes `path`. If `path` exists by then, the existing file
     is kept.
+
+    Args:
+        path: the file to create. Its folder is created if it is missing.
 
     Raises:
         OSError: the file cannot be written.
@@ -308,7 +322,7 @@ def providing(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         turn = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            with suppress(OSError):  # a disk without locks
+            with suppress(OSError):  # the file system may not support locks
                 fcntl.flock(turn, fcntl.LOCK_EX)
             if not path.exists():
                 write_atomically(path, fresh.read_bytes(), sync=False)
@@ -317,10 +331,10 @@ def providing(path: Path) -> Iterator[Path]:
 
 
 def append(path: Path, data: bytes, *, length: int | None = None) -> int:
-    """Append data to a file and flush it to the disk. If that fails, restore the old length.
+    """Append data to a file and flush it to the disk. If this fails, restore the old length.
 
     Args:
-        path: file to extend; it is created if it is missing.
+        path: file to extend. It is created if it is missing.
         data: bytes to append.
         length: length in bytes that the file must have before; None to skip this check.
 
@@ -328,7 +342,7 @@ def append(path: Path, data: bytes, *, length: int | None = None) -> int:
         The new length in bytes.
 
     Raises:
-        FileChanged: the file has a different length than `length`.
+        FileChanged: the length of the file differs from `length`.
         OSError: the file cannot be written.
     """
     handle = open_own(path, os.O_RDWR | os.O_APPEND)
@@ -370,7 +384,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def pack_files(files: Mapping[str, bytes], *, level: int = 0) -> bytes:
-    """Return a ZIP file with fixed time stamps.
+    """Return the bytes of a ZIP file with fixed time stamps.
 
     Args:
         files: content of each file, by name.
@@ -385,11 +399,11 @@ def pack_files(files: Mapping[str, bytes], *, level: int = 0) -> bytes:
 
 
 def pack_arrays(arrays: Arrays, *, level: int = 0) -> bytes:
-    """Return an NPZ file with fixed time stamps.
+    """Return the bytes of an NPZ file with fixed time stamps.
 
     Args:
-        arrays: arrays of any shape, by name. Arrays of objects must contain only text.
-        level: compression level as for `pack_files`.
+        arrays: arrays of any shape, by name. Arrays with dtype `object` may contain only strings.
+        level: compression level, as in `pack_files`.
     """
     return pack_files({f"{name}.npy": _npy(array) for name, array in arrays.items()}, level=level)
 
@@ -397,23 +411,29 @@ def pack_arrays(arrays: Arrays, *, level: int = 0) -> bytes:
 def unpack_files(data: bytes) -> dict[str, bytes]:
     """Return the content of each file in a ZIP file, by name.
 
+    Args:
+        data: the bytes of the ZIP file.
+
     Raises:
-        ValueError: the data are not a ZIP file, or have more than `MAX_UNPACKED_BYTES` when
-            unpacked.
+        ValueError: the data are not a ZIP file, or the unpacked files have more than
+            `MAX_UNPACKED_BYTES`.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as packed:
             return {entry.filename: packed.read(entry) for entry in _entries(packed)}
-    except Exception as error:  # ZIP and zlib fail in ways of their own
+    except Exception as error:  # zipfile and zlib raise many types
         raise ValueError(f"not a ZIP file: {error}") from None
 
 
 def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
-    """Return the arrays of an NPZ file by name. They may have any shape.
+    """Return the arrays in an NPZ file, by name. The arrays may have any shape and dtype.
+
+    Args:
+        data: the bytes of the NPZ file.
 
     Raises:
-        ValueError: the data are not an NPZ file, contain pickled objects or invalid text, or have
-            more than `MAX_UNPACKED_BYTES` when unpacked.
+        ValueError: the data are not an NPZ file, contain pickled objects or invalid Unicode, or
+            have more than `MAX_UNPACKED_BYTES` when unpacked.
     """
     arrays = {}
     try:
@@ -423,7 +443,7 @@ def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
                     arrays[entry.filename.removesuffix(".npy")] = _unpack_array(
                         file, entry.file_size
                     )
-    except Exception as error:  # ZIP, zlib and NPY each fail in ways of their own
+    except Exception as error:  # zipfile, zlib and numpy raise many types
         raise ValueError(f"not a file of arrays: {error}") from None
     if not all(map(_is_text, arrays.values())):
         raise ValueError("not a file of arrays: a name contains an invalid code point")
@@ -431,7 +451,7 @@ def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
 
 
 def _entries(packed: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
-    """List the files in a ZIP file. Raise `ValueError` if they are too large when unpacked."""
+    """List the files in a ZIP file. Raise `ValueError` if the unpacked files are too large."""
     entries = packed.infolist()
     if sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
         raise ValueError(f"it would take more than {MAX_UNPACKED_BYTES >> 30} GiB when unpacked")
@@ -441,11 +461,11 @@ def _entries(packed: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
 def _unpack_array(file: IO[bytes], size: int) -> NDArray[Any]:
     """Read the array in an NPY file.
 
-    The header is checked before memory is allocated, so that a damaged file cannot exhaust the
-    memory.
+    The header is compared with the file size before memory is allocated. A damaged file can
+    therefore not exhaust the memory.
 
     Args:
-        file: the file, which is open for reading.
+        file: the NPY file, open for reading.
         size: size of the file in bytes.
 
     Raises:
@@ -471,13 +491,13 @@ def _unpack_array(file: IO[bytes], size: int) -> NDArray[Any]:
     room = flat.view(np.uint8).data if left else memoryview(b"")
     while room and (got := file.readinto(room)):  # type: ignore[attr-defined]
         room = room[got:]
-    if room or file.read(1):  # to its end, where the checksum is compared
+    if room or file.read(1):  # zipfile compares the checksum at the end
         raise ValueError("an array is truncated")
     return flat.reshape(shape, order="F" if by_columns else "C")
 
 
 def _is_text(array: NDArray[Any]) -> bool:
-    """Return False if an array of text contains invalid code points; True for all other arrays."""
+    """Return whether a string array contains only valid code points. True for all other dtypes."""
     if array.dtype.kind != "U" or not array.dtype.itemsize:
         return True
     codes = np.frombuffer(array.tobytes(), np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))

@@ -1,7 +1,7 @@
-"""Versions of all file formats that Tilewright writes and reads again.
+"""Versions of all file formats that Tilewright writes and reads.
 
-The version of a format changes when older programs would misread a file. Readers refuse versions
-that they do not know, and name the next step.
+The version of a format is raised when older programs would misread a new file. Readers refuse
+versions that they do not know, and their message names the next step.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ class Format:
         key: key of the version in the file.
         written: version that this program writes.
         read: versions that this program can read, including `written`.
-        otherwise: what the user should do about a file of another version.
+        otherwise: instruction to the user about a file of any other version.
         unmarked: version of files without the key; None if every file has the key.
-        silent: write version 1 without the key, because older programs skip lines that have it.
-        cache: the content can be computed again, so that a file of another version is replaced
+        silent: whether version 1 is written without the key, because older programs skip lines that
+            have it.
+        cache: whether the content can be computed again. A file of another version is then replaced
             without a message.
     """
 
@@ -40,7 +41,7 @@ class Format:
     cache: bool = False
 
     def version_in(self, document: Mapping[str, Json]) -> Json:
-        """Return the version that a document states, even if this program cannot read it.
+        """Return the version in a document, even if this program cannot read that version.
 
         Args:
             document: content of a file in this format.
@@ -48,11 +49,15 @@ class Format:
         return document.get(self.key, self.unmarked)
 
     def can_read(self, version: Json) -> bool:
-        """Return whether this program can read files of a version, which may be any JSON value."""
+        """Return whether this program can read a version.
+
+        Args:
+            version: any JSON value.
+        """
         return type(version) is int and version in self.read
 
     def mismatch(self, place: object, version: Json) -> str:
-        """Return the reason why a file of some version cannot be read, or "" if it can be read.
+        """Return the reason why this program cannot read a file, or "" if it can.
 
         Args:
             place: path of the file, for the message.
@@ -67,7 +72,7 @@ class Format:
         return f"{place} is {self.name} {description}, this program reads {known}"
 
     def refusal(self, place: object, version: Json) -> str:
-        """Return why a file of some version cannot be read, and what the user should do about it.
+        """Return why this program cannot read a file and what to do about it, or "" if it can.
 
         Args:
             place: path of the file, for the message.
@@ -89,7 +94,7 @@ class Format:
 
 
 def _version_text(version: Json) -> str:
-    """Return a version for a message, or only its type if it is a list or an object."""
+    """Return a version for a message. For a list or an object, return only a placeholder."""
     if isinstance(version, list | dict):
         return "[...]" if isinstance(version, list) else "{...}"
     return ascii(str(version))[1:-1][:40]

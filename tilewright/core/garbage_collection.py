@@ -1,7 +1,7 @@
-"""Control over when Python's cyclic garbage collector runs.
+"""Control over the time at which Python's cyclic garbage collector runs.
 
-The Prefect server is a process of its own and collects garbage in a separate thread. Other code
-pauses the collector while it creates many objects that stay alive.
+The Prefect server runs the collector in a separate thread (`collect_beside`). Code that creates
+many long-lived objects pauses the collector meanwhile (`collecting_later`).
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _SECONDS = 1.0
-_NEW = 2_000  # objects that are worth a look
+_NEW = 2_000  # new objects that are worth a collection
 
 
 def collect_beside() -> None:
     """Run Python's garbage collector in a separate thread instead of in the event loop.
 
-    Objects that exist now are never collected.
+    Objects that exist at the time of the call are never collected.
 
-    This is for an event loop that uses SQLite. A request that finds the database locked leaves a
-    cursor in the reference cycle of its exception. Collecting that cursor resets its statement,
-    which waits until no other request uses the connection. Such a request may wait up to a minute
-    for the lock, which a third request holds. If the event loop itself collected garbage, the third
-    request could not continue during that minute, and the server would answer no request.
+    This function is for a server whose event loop uses SQLite, because a collection can block
+    there. A request that finds the database locked leaves a cursor in the reference cycle of its
+    exception. Collecting the cursor resets its statement, and the reset waits until no other
+    request uses the connection. That other request may wait up to a minute for a lock that a third
+    request holds. If the event loop itself collected the cursor, the third request could not
+    continue, and the server would answer no request for up to a minute.
     """
     gc.collect()
     gc.freeze()
@@ -35,7 +36,10 @@ def collect_beside() -> None:
 
 @contextmanager
 def collecting_later() -> Iterator[None]:
-    """Pause garbage collection within the context, because each run scans all existing objects."""
+    """Pause garbage collection within the context.
+
+    Each collection scans all existing objects, which is slow while many objects are created.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,7 +1,7 @@
 """Options of a command, declared once as the fields of a pydantic model.
 
-A field has the type, the limits, the default and the help text of an option. `CliOption` adds how
-the option is written on a command line. Derived from the model are
+A field holds the type, the limits, the default and the help text of an option. `CliOption` adds its
+spelling on the command line. Four interfaces are derived from the model:
 
 - the options of the command (`cli.options`),
 - the parameters of the Prefect flow (`flows.forms`),
@@ -41,23 +41,28 @@ class OptionsError(TilewrightError):
 
 @dataclass(frozen=True)
 class CliOption:
-    """How an option is written on a command line, as metadata in the `Annotated` type of its field.
+    """Spelling of an option on the command line: metadata in the `Annotated` type of its field.
 
     Attributes:
         flag: name of the option; by default the name of the field with hyphens.
         aliases: other names of the option.
-        positional: the value is an argument without a flag.
+        positional: whether the value is an argument without a flag.
         metavar: placeholder of the value in the help text; by default its type.
-        default: description of the default, where it depends on other options, or "" to show none.
-            The command line then passes no value unless the option is given.
-        value: kind of the value, such as a model or a path. File names are resolved relative to the
-            user's working folder.
-        split: splits one text into several values; by default at commas.
-        repeated: several values are given by repeating the option, not separated by commas.
+        default: description of a default that depends on other options, or "" to show no default.
+            If this description is set, the command line passes the value on only if the user gives
+            the option.
+        value: type of the value, such as a model or a path. It determines how file names are
+            resolved relative to the user's working folder.
+        split: function that splits one text into several values; by default at commas. Its
+            arguments are the text and the flag.
+        repeated: whether several values are given by repeating the option, instead of separating
+            them by commas.
         pair: example of a NAME=VALUE pair, for an option that is a table of numbers.
         separator: text between the numbers in such a pair.
-        shows_limits: the help text shows the limits of a number, and the command line checks them.
-        offered: commands have the option; the web form and the library function always have it.
+        shows_limits: whether the help text shows the limits of a number, and the command line
+            checks them.
+        offered: whether commands offer the option. The web form and the library function always
+            offer it.
     """
 
     flag: str = ""
@@ -78,8 +83,8 @@ class CommandOptions(BaseModel):
     """Base class of the options of a command. Fields that are not declared are rejected.
 
     Attributes:
-        option_groups: names of the options that the help text shows together, by the title of the
-            group. Options that are in no group follow under "Options".
+        option_groups: names of the options in each group of the help text, by the title of the
+            group. Options in no group follow under "Options".
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -89,8 +94,11 @@ class CommandOptions(BaseModel):
     def parse(cls, **values: Any) -> Self:
         """Validate values and return them as options.
 
+        Args:
+            **values: values by field.
+
         Raises:
-            OptionsError: a value is invalid. The message names the option as a command line has it.
+            OptionsError: a value is invalid. The message names the option by its command-line flag.
         """
         try:
             return cls.model_validate(values)
@@ -109,7 +117,7 @@ class CommandOptions(BaseModel):
     def default_value(self, name: str) -> Any:
         """Return the value that a field has if the user does not set it.
 
-        The default may depend on the other options.
+        Subclasses override this method for a default that depends on other options.
 
         Args:
             name: name of the field.
@@ -119,8 +127,8 @@ class CommandOptions(BaseModel):
     def command_line(self, command: str) -> str:
         """Return the command line that gives these options.
 
-        Options that have their default value are omitted. Paths are written as the user typed them.
-        `fresh` is omitted because the command line is shown to users who may repeat it, and
+        Options with their default value are omitted. Paths are written as the user typed them.
+        `fresh` is also omitted: the command line is shown to users, who may repeat it, and
         `--fresh` would delete the results.
 
         Args:
@@ -141,7 +149,10 @@ def takes_options(
 ) -> Callable[[Callable[..., R]], Callable[P, R]]:
     """Return a decorator that gives a function `f(**options)` the signature of an options model.
 
-    Type checkers see the fields of the model as keyword arguments, and so does `help()`.
+    Type checkers and `help()` show the fields of the model as keyword arguments.
+
+    Args:
+        model: the options model.
     """
     shows = shows_options(cast("type[CommandOptions]", model))
 
@@ -156,11 +167,12 @@ def shows_options(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator that shows the fields of an options model as parameters of a function.
 
-    Only `help()` and `inspect.signature` see them; type checkers see the function as it is.
+    Only `help()` and `inspect.signature` show these parameters. Type checkers see the function's
+    own signature.
 
     Args:
         model: the options model.
-        positional: fields that are also passed by position, in this order.
+        positional: names of the fields that may also be passed by position, in this order.
     """
     parameters = [
         Parameter(
@@ -198,7 +210,7 @@ def default_of(field: FieldInfo) -> Any:
 
 
 def _option_words(flag: str, value: object, separator: str) -> list[str]:
-    """Return an option as the words of a command line. A table becomes one flag per entry.
+    """Return the words of a command line that give an option. A table becomes one flag per entry.
 
     Args:
         flag: flag of the option.

@@ -1,8 +1,9 @@
-"""Private files, which only their user can read, and secrets stored in such files.
+"""Private files, which only their owner can read, and secrets stored in such files.
 
-A folder that comes from a stranger may contain a file with a secret that the stranger knows. A
-second file, the seal, therefore records the inode number and the change time of the secret's file.
-Nobody can reproduce these from outside, so a secret that was unpacked or copied is not accepted.
+A folder from a stranger may contain a file whose secret the stranger knows. A second file, the
+seal, therefore records the inode number and the change time of the secret's file. Unpacking or
+copying a file changes both, so a secret that came from elsewhere does not match its seal and is not
+accepted.
 """
 
 from __future__ import annotations
@@ -29,18 +30,19 @@ class SecretError(TilewrightError):
 
 
 def find_secret(path: Path, remedy: str) -> str | None:
-    """Return the secret in a file, if this program created the file at this place.
+    """Return the secret in a file, if this program created the file at this path.
 
     Args:
-        path: file of the secret.
-        remedy: what the user should do about an unsafe file; the end of the error message.
+        path: file with the secret.
+        remedy: instruction to the user about an unsafe file. It becomes the end of the error
+            message.
 
     Returns:
         The secret, 64 hexadecimal digits. None if there is no secret, or if the file was edited,
         copied or unpacked.
 
     Raises:
-        SecretError: others own or can read the file, or it is not a regular file.
+        SecretError: another user owns or can read the file, or it is not a regular file.
         OSError: the folder is missing, or the file cannot be read.
     """
     with held_alone(path.parent):
@@ -48,14 +50,18 @@ def find_secret(path: Path, remedy: str) -> str | None:
 
 
 def provide_secret(path: Path, remedy: str) -> str:
-    """Return the secret in a file, and create the file with a new secret if it has no valid one.
+    """Return the secret in a file. Create the file with a new secret if it has no valid one.
 
     Args:
-        path: file of the secret; its folder must exist.
-        remedy: what the user should do about an unsafe file; the end of the error message.
+        path: file with the secret; its folder must exist.
+        remedy: instruction to the user about an unsafe file. It becomes the end of the error
+            message.
+
+    Returns:
+        The secret, 64 hexadecimal digits.
 
     Raises:
-        SecretError: others own or can read the file, or it is not a regular file.
+        SecretError: another user owns or can read the file, or it is not a regular file.
         OSError: the folder is missing, or the file cannot be read or written.
     """
     with held_alone(path.parent):
@@ -67,10 +73,13 @@ def held_alone(folder: Path) -> Iterator[None]:
     """Lock a folder, so that no other command creates or changes a secret in it.
 
     Two commands that start at the same time therefore get the same secret.
+
+    Args:
+        folder: the folder to lock; it must exist.
     """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with suppress(OSError):  # a disk without locks
+        with suppress(OSError):  # the file system may not support locks
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
@@ -96,23 +105,24 @@ def _seal_path(path: Path) -> Path:
 
 
 def _seal(state: os.stat_result) -> str:
-    # The change time is the system's alone to set. The device's number is left out: it may change
-    # when a machine starts again.
+    # Only the kernel can set the change time. The device number is left out, because it may change
+    # when the machine is rebooted.
     return f"{state.st_ino} {state.st_ctime_ns}"
 
 
 def read_private(
     path: Path, remedy: str, limit: int = _LONGEST
 ) -> tuple[str, os.stat_result] | None:
-    """Return the text and the file status of a private file, or None if it does not exist.
+    """Return the text and the file status of a private file, or None if the file does not exist.
 
     Args:
         path: the file to read.
-        remedy: what the user should do about an unsafe file; the end of the error message.
+        remedy: instruction to the user about an unsafe file. It becomes the end of the error
+            message.
         limit: maximum number of bytes to read.
 
     Raises:
-        SecretError: others may know the content of the file.
+        SecretError: other users may know the content of the file.
         OSError: the file cannot be read.
     """
     try:
@@ -147,11 +157,11 @@ def _unfit_error(path: Path, reason: str, remedy: str) -> SecretError:
 
 
 def write_private(path: Path, text: str) -> os.stat_result:
-    """Write a file atomically so that only its user can read it. Return its file status."""
+    """Write a file atomically, so that only its owner can read it. Return its file status."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, OWN_ONLY)
     try:
-        os.fchmod(handle, OWN_ONLY)  # whatever the umask
+        os.fchmod(handle, OWN_ONLY)  # independent of the umask
         left = text.encode()
         while left:
             left = left[os.write(handle, left) :]

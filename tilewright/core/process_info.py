@@ -1,7 +1,7 @@
 """Information about processes: their identity, usable cores and module search path.
 
-A process stamp identifies a process, so that processes in other containers or on other machines can
-tell whether it is still alive.
+A process stamp identifies a process even after the kernel has reused its process ID. It can be
+checked only on the same machine and in the same container.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class ProcessStamp:
-    """Identity of a process, by which it is recognised after its process ID was reused.
+    """Identity of a process, which stays unambiguous after its process ID was reused.
 
     Attributes:
-        pid: process ID, which the kernel reuses later.
+        pid: process ID, which the kernel may reuse later.
         started: start time of the process, in kernel ticks since the machine was booted.
         host: name of the machine.
-        space: scope of `pid`: boot ID of the machine, and PID namespace.
+        space: scope in which `pid` is valid: the boot ID of the machine and the PID namespace.
     """
 
     pid: int
@@ -36,11 +36,11 @@ class ProcessStamp:
         return ProcessStamp(pid, _status(pid)[1], socket.gethostname(), _space())
 
     def is_alive(self) -> bool | None:
-        """Return whether the process exists.
+        """Return whether the process still exists.
 
         Returns:
-            None if this cannot be determined from here, because the process ran on another machine
-            or in another container.
+            True or False. None if the process ran on another machine or in another container, from
+            which this process cannot determine it.
         """
         if self.space != _space():
             return None
@@ -71,7 +71,7 @@ def _status(pid: int) -> tuple[str, int]:
 
 
 def _space() -> str:
-    # Not cached: a fork may enter another namespace.
+    # Not cached, because a forked process may be in another PID namespace.
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -80,9 +80,9 @@ def _space() -> str:
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use.
+    """Return the number of CPU cores that this process may use.
 
-    The CPU affinity is respected, which `taskset` and containers restrict.
+    The number respects the CPU affinity, which `taskset` and containers restrict.
     """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

@@ -1,4 +1,4 @@
-"""Warns about the earlier names of public methods, which keep working for one release."""
+"""Deprecation warning for public methods that were renamed. The old name works for one release."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import warnings
 
 
 def warn_renamed(old: str, new: str) -> None:
-    """Warn the caller of a method that it now has another name.
+    """Warn the caller of a public method that the method was renamed.
 
     Args:
-        old: the earlier name, such as `Lowered.before`.
-        new: the present name.
+        old: the old name, such as `Lowered.before`.
+        new: the new name.
     """
     warnings.warn(
         f"{old} goes with version 0.4; call {new} with the same arguments",

@@ -1,6 +1,6 @@
 """Signatures for files that a user created, made with a key of the user's workspace.
 
-A signature is an HMAC-SHA256. The key is random, readable only for its user, and never leaves the
+A signature is an HMAC-SHA256. Its key is random, only its user can read it, and it never leaves the
 workspace. A valid signature therefore proves that a command of this user signed exactly this
 content in this workspace.
 """

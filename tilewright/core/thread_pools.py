@@ -1,16 +1,18 @@
-"""Thread pools of native libraries: BLAS on a single thread, and TVM and onnxruntime after a fork.
+"""Thread pools of native libraries: single-threaded BLAS, and TVM and onnxruntime after a fork.
 
-Linear algebra in explorers runs on a single thread. The matrices are small, and several threads
-would sum in a different order on another machine and wait for each other on a busy one.
+**BLAS.** Linear algebra in explorers runs on a single thread. The matrices are small. With several
+threads, the order of summation would depend on the machine, and the threads would wait for each
+other on a busy machine.
 
-A fork copies only the calling thread. In the child, TVM and onnxruntime would wait forever for
-threads that do not exist. TVM has one pool per calling thread, so in the child its calls move from
-the thread that forked to a new thread, which gets a pool of its own. Values that belong to a whole
-process, such as an onnxruntime session, are created again.
+**Fork.** A fork copies only the calling thread. In the child process, TVM and onnxruntime would
+wait forever for threads that do not exist there. TVM has one pool per calling thread. In the child,
+calls to TVM therefore move from the thread that forked to a new thread, which gets its own pool.
+Values that belong to a whole process, such as an onnxruntime session, are created again
+(`PerProcess`).
 
-The remains of the parent's pool cannot be destroyed in the child, because the destructor waits for
-the missing threads. Such a child must therefore end with `os._exit`, as children of `os.fork`
-should and children of `multiprocessing` do.
+The copy of the parent's pool cannot be destroyed in the child, because its destructor waits for the
+missing threads. Such a child must therefore end with `os._exit`. Children of `multiprocessing` do
+so, and children of `os.fork` should.
 """
 
 from __future__ import annotations
@@ -35,10 +37,10 @@ _per_process_values: weakref.WeakSet[PerProcess[Any]] = weakref.WeakSet()
 
 
 class _OneThread:
-    """Context in which BLAS uses one thread.
+    """Context manager that limits BLAS to one thread.
 
-    BLAS has one limit per process, so the limit is set when the first user enters and is restored
-    when the last user leaves.
+    BLAS has a single limit for the whole process. The limit is set when the first user enters the
+    context, and the old limit is restored when the last user leaves.
     """
 
     def __init__(self) -> None:
@@ -66,8 +68,11 @@ because the limit is set and restored only once."""
 
 @contextmanager
 def on_one_thread() -> Iterator[None]:
-    """Limit BLAS and OpenMP to one thread within the context, also if other threads call them."""
-    # OpenMP has a limit for every thread that calls it.
+    """Limit BLAS and OpenMP to one thread within the context.
+
+    The limit on BLAS also applies to calls from other threads.
+    """
+    # OpenMP has one limit per calling thread, BLAS one per process.
     with BLAS_ON_ONE_THREAD, _controller("openmp").limit(limits=1):
         yield
 
@@ -87,7 +92,7 @@ def one_thread(function: Callable[P, R]) -> Callable[P, R]:
 def _controller(interface: str) -> ThreadpoolController:
     """Return the thread pool controller of an interface, "blas" or "openmp".
 
-    It is cached because finding the loaded libraries takes milliseconds.
+    The controller is cached, because searching the loaded libraries takes milliseconds.
     """
     import scipy.linalg  # noqa: F401  loads its BLAS, which the controller has to find
 
@@ -96,23 +101,23 @@ def _controller(interface: str) -> ThreadpoolController:
 
 @cache
 def _keeper(process: int) -> ThreadPoolExecutor:
-    """Return an executor with the only thread that sets the limit of BLAS in a process.
+    """Return an executor whose single thread sets the BLAS limit of a process.
 
-    threadpoolctl accepts limits only from the first thread that ever set one, for as long as that
-    thread lives.
+    threadpoolctl accepts limits only from the thread that first set one, as long as that thread
+    lives.
 
     Args:
-        process: process ID; a process that was forked needs a new thread.
+        process: process ID, the key of the cache. A forked process needs a new thread.
     """
     return ThreadPoolExecutor(1, "blas-limit")
 
 
 class _Thread(threading.local):
-    """State of the calling thread with respect to TVM's thread pool.
+    """State of the calling thread's TVM thread pool.
 
     Attributes:
-        has_pool: the thread has a pool of TVM.
-        is_orphan: the threads of its pool were lost in a fork.
+        has_pool: TVM has created a pool for this thread.
+        is_orphan: the threads of this pool were lost in a fork.
     """
 
     has_pool = False
@@ -125,8 +130,8 @@ _thread = _Thread()
 def with_living_pool(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function that calls compiled code, so that it also works after a fork.
 
-    If the threads of the calling thread's pool were lost in a fork, another thread runs the
-    function, and the caller waits for it.
+    If a fork has lost the threads of the caller's pool, another thread runs the function, and the
+    caller waits for it.
     """
 
     @wraps(function)
@@ -178,7 +183,7 @@ class PerProcess(Generic[R]):
         if self._value is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._value))
         self._value = None
-        self._lock = threading.Lock()  # a thread of the parent may hold the other one
+        self._lock = threading.Lock()  # a thread of the parent may hold the old lock
 
 
 def _begin_in_child() -> None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from tvm.tirx.expr import BinaryOpExpr, CmpExpr
 
     BinaryOperation: TypeAlias = BinaryOpExpr | CmpExpr
-else:  # only annotations use these names, and some of those are built when a module is loaded
+else:  # needed at run time, because some annotations are evaluated at import
     AllocBuffer = AttrStmt = BinaryOperation = BufferLoad = BufferStore = FloatConstant = Any
     Block = BlockBuilder = For = IRModule = IterVar = Loop = LoopVar = Pass = Any
     CallAttributes = DFPattern = PatternCheckContext = PerStoreFeature = TuneContext = Any
@@ -143,7 +143,7 @@ Place: TypeAlias = Sequence[Expression]
 
 
 class _Indexed(Protocol):
-    """Common properties of buffers and tensors."""
+    """Properties that buffers and tensors have in common."""
 
     @property
     def shape(self) -> Sequence[SupportsInt]:
@@ -213,7 +213,7 @@ class Tensor(_Indexed, Protocol):
 
 
 class PrimFunc(Protocol):
-    """A TensorIR function. Its parameters are buffers; the function reads all but the last one."""
+    """A TensorIR function of buffers. The function writes its last buffer and reads the others."""
 
     @property
     def params(self) -> Sequence[TirBuffer]:

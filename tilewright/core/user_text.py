@@ -1,4 +1,4 @@
-"""Functions for text from users: escape unprintable characters and split lists of names."""
+"""Functions for text from users: escape unprintable characters, and split lists of names."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ file."""
 def printable(text: str, keep: str = "") -> str:
     r"""Replace each unprintable character by an escape sequence.
 
-    For example, an escape character becomes `\x1b`, a line break `\n`, and a byte that is not UTF-8
-    `\udcff`.
+    For example, an escape character becomes `\x1b`, a line break becomes `\n`, and a byte that is
+    not valid UTF-8 becomes `\udcff`.
 
     Args:
         text: text from a user or a file.
@@ -31,7 +31,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def _is_printable(character: str) -> bool:
-    """Return whether a character can be printed. Spaces of all widths count as printable."""
+    """Return whether a character can be printed. Spaces of any width are printable."""
     return character.isprintable() or unicodedata.category(character) == "Zs"
 
 
@@ -55,9 +55,10 @@ def split_names(text: str, flag: str) -> tuple[str, ...]:
 
 
 def split_targets(text: str, flag: str) -> tuple[str, ...]:
-    """Split a comma-separated list of targets, whose options and tables may also contain commas.
+    """Split a comma-separated list of targets.
 
-    For example, `vta-pynq,cpu:threads=1,isa=avx2` contains two targets.
+    The options and table files of a target may also contain commas. For example,
+    `vta-pynq,cpu:threads=1,isa=avx2` contains two targets.
 
     Args:
         text: the list.

@@ -36,7 +36,7 @@ class _Started:
 def leave_working_folder() -> None:
     """Change the working folder to `/`, and make relative paths in environment variables absolute.
 
-    A second call does nothing. Neither does a call in a working folder that was deleted.
+    The function does nothing if it was called before, or if the working folder was deleted.
     """
     if _Started.folder is not None:
         return
@@ -53,7 +53,7 @@ def leave_working_folder() -> None:
 
 
 def started_in() -> Path:
-    """Return the folder to which paths of the user are relative.
+    """Return the folder in which the command was started. Relative paths of the user start there.
 
     Raises:
         FileNotFoundError: the folder was deleted.
@@ -62,9 +62,12 @@ def started_in() -> Path:
 
 
 def from_start(path: Path) -> Path:
-    """Make a path that the user typed absolute, for use after `leave_working_folder`.
+    """Make a path that the user typed absolute, relative to the folder of `started_in`.
 
-    Before that call, or in a library call, the path is returned unchanged.
+    If `leave_working_folder` was not called, as in a library call, the path is returned unchanged.
+
+    Args:
+        path: the path as the user typed it.
     """
     if _Started.folder is None or path.is_absolute():
         return path
@@ -74,9 +77,13 @@ def from_start(path: Path) -> Path:
 
 
 def as_typed(text: str) -> str:
-    """Return a message in which the paths from `from_start` appear as the user typed them."""
+    """Return a message in which absolute paths from `from_start` appear as the user typed them.
+
+    Args:
+        text: the message.
+    """
     for absolute in sorted(_Started.typed, key=len, reverse=True):
-        # neither the end of a longer path nor of an address, nor the beginning of a longer name
+        # Match whole paths only: no end of a longer path or URL, and no start of a longer name.
         whole = rf"(?<![\w/.-]){re.escape(absolute)}(?![\w-]|\.\w)"
         text = _Started.typed[absolute].join(re.split(whole, text))
     return text

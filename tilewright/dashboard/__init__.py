@@ -1,5 +1,5 @@
-"""Web page with the runs of a workspace. `tilewright ui` opens it.
+"""The start page of `tilewright ui`: a web page with the runs of a workspace.
 
-`listing` finds the runs, `run_trials` reads the trials of a run, `answers` computes the data for
-the page, and `server` serves both. Data is read again while a run continues.
+`listing` finds the runs, `answers` computes the data for the page, and `server` serves both. While
+a run continues, its data are read again.
 """

@@ -1,4 +1,4 @@
-"""Data for the page: the list of runs, convergence of runs, and the effect of the knobs.
+"""Data for the start page: the list of runs, convergence curves, and the effect of the knobs.
 
 All times are in milliseconds. Unknown values are null.
 """
@@ -39,10 +39,13 @@ Answer = Mapping[str, Json]
 
 
 def answer_or_error(ask: Callable[[], Answer]) -> tuple[Answer, bool]:
-    """Call `ask` and return its result.
+    """Call a function that computes data for the page, and convert its errors to messages.
+
+    Args:
+        ask: the function.
 
     Returns:
-        The result and True, or an error message for the page and False if `ask` failed.
+        The result and True. If `ask` failed, an error message for the page and False.
     """
     try:
         return ask(), True
@@ -53,7 +56,7 @@ def answer_or_error(ask: Callable[[], Answer]) -> tuple[Answer, bool]:
 
 
 def list_runs(known: KnownRuns) -> Answer:
-    """Return the runs for the dashboard, latest first, and a description of each setting."""
+    """Return the runs for the start page, latest first, and a description of each setting."""
     rows = [run.row for run in known.runs()]
     meanings: dict[str, Json] = {
         name: field.description for name, field in TuningOptions.model_fields.items()
@@ -67,7 +70,7 @@ def list_runs(known: KnownRuns) -> Answer:
 
 
 def describe_deletion(known: KnownRuns, run_id: str) -> Answer:
-    """Return sentences for the dashboard that say what the deletion of a run includes.
+    """Return sentences for the user about what the deletion of a run would delete.
 
     Raises the errors of `deletion.plan_deletion`.
     """
@@ -75,7 +78,7 @@ def describe_deletion(known: KnownRuns, run_id: str) -> Answer:
 
 
 def delete_and_describe(known: KnownRuns, run_id: str) -> Answer:
-    """Delete a run and return sentences for the dashboard that say what was deleted.
+    """Delete a run, and return sentences for the user about what was deleted.
 
     Raises the errors of `deletion.delete_run`.
     """
@@ -83,7 +86,7 @@ def delete_and_describe(known: KnownRuns, run_id: str) -> Answer:
 
 
 def list_comparisons(known: KnownRuns) -> Answer:
-    """Return the leaderboards of all comparisons of tuners, for the dashboard.
+    """Return the leaderboards of all comparisons of tuners, for the start page.
 
     Each leaderboard also has the table (`rows`) and the sentence (`verdict`) that the page shows.
     """
@@ -99,14 +102,14 @@ def list_comparisons(known: KnownRuns) -> Answer:
 
 
 def curves(known: KnownRuns, ids: Iterable[str]) -> Answer:
-    """Return the best latency over the number of trials of several runs, for the dashboard.
+    """Return the convergence curves of several runs: the best latency over the number of trials.
 
     Args:
-        known: the runs of the dashboard.
-        ids: IDs of the runs; unknown IDs are ignored.
+        known: the runs of the start page.
+        ids: IDs of the runs. Unknown IDs are ignored.
 
     Returns:
-        The curves by ID of the run. A run that cannot be read has an error message instead.
+        The curves by ID of the run. If a run cannot be read, an error message replaces its curves.
     """
     by_id = {run.id: run for run in known.runs()}
     wanted = [by_id[id_] for id_ in dict.fromkeys(ids) if id_ in by_id][:MOST_RUNS]
@@ -116,10 +119,10 @@ def curves(known: KnownRuns, ids: Iterable[str]) -> Answer:
 def knobs(known: KnownRuns, run_id: str, workload: str) -> Answer:
     """Return the trials of a workload with their knob values, and the importance of each knob.
 
-    The importance is only computed for runs that have ended.
+    The importance is computed only for runs that have ended.
 
     Args:
-        known: the runs of the dashboard.
+        known: the runs of the start page.
         run_id: ID of the run.
         workload: ID of the workload.
 
@@ -144,7 +147,7 @@ def knobs(known: KnownRuns, run_id: str, workload: str) -> Answer:
         )
     ]
     chosen = sorted(_select_drawn(times).tolist())
-    # of a run that goes on, forests would be grown every few seconds
+    # For a run in progress, random forests would be trained every few seconds.
     ended = run.row["state"] != RUNNING
     return {
         "knobs": names,
@@ -192,10 +195,11 @@ def _times(trials: pd.DataFrame) -> NDArray[np.float64]:
 
 
 def _select_drawn(times: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Select the trials that the page draws: if there are too many, the fastest ones and a sample.
+    """Select the trials that the page draws. Of too many trials, draw the fastest and a sample.
 
     Args:
-        times: latency of each trial, float array of shape (trials,); NaN for invalid trials.
+        times: latency of each trial in milliseconds, float array of shape (trials,); NaN for
+            invalid trials.
 
     Returns:
         Indices of the selected trials, int array of shape (n,).
@@ -209,7 +213,7 @@ def _select_drawn(times: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _steps(at: NDArray[np.int64], values: NDArray[np.float64]) -> Sequence[Json]:
-    """Reduce a curve to the points at which its value changes, and the last point.
+    """Reduce a curve to its last point and the points at which its value changes.
 
     Args:
         at: trial numbers, int array of shape (n,).

@@ -1,8 +1,8 @@
-"""Deletes runs: the records in MLflow and Prefect, and the files in the output directory.
+"""Deletion of runs: their records in MLflow and Prefect, and the files in their output directories.
 
-An output directory can hold the results of one run and the trials of several. The trials are
-deleted with the last of these runs. Files in a directory outside of the folder that the start page
-searches are never deleted (`tuning.delete_output`).
+An output directory contains the results of one run, and possibly the trials of several runs. The
+trials are deleted together with the last of these runs. Files outside of the folder that the start
+page searches are never deleted (`tuning.delete_output`).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tilewright.tuning.run_metadata import is_complete, read_run
 
 @dataclass(frozen=True)
 class Deletion:
-    """What the deletion of a run includes.
+    """Plan of the deletion of a run.
 
     Attributes:
         run: the run.
         folder: output directory whose files are deleted; None if no file is deleted.
-        keep_trials: whether the trials in this directory stay, because other runs use them.
-        sentences: description of what is deleted and what stays, for the user.
+        keep_trials: whether the trials in this directory are kept, because other runs use them.
+        sentences: description for the user of what is deleted and what is kept.
     """
 
     run: ListedRun
@@ -38,12 +38,17 @@ class Deletion:
 
 
 def plan_deletion(known: KnownRuns, run_id: str) -> Deletion:
-    """Return what the deletion of a run includes, without deleting anything.
+    """Plan the deletion of a run, without deleting anything.
+
+    Args:
+        known: the runs of the start page.
+        run_id: ID of the run.
 
     Raises:
         RunUnreadable: no run has this ID.
-        NotDeleted: the run is in progress.
+        NotDeleted: the run is in progress, or its files may not be deleted.
         RunInUse: a command is working on the output directory of the run.
+        OSError: the output directory cannot be read.
         MlflowException: MLflow does not answer.
     """
     run = known.find(run_id)
@@ -77,10 +82,14 @@ def plan_deletion(known: KnownRuns, run_id: str) -> Deletion:
 def delete_run(known: KnownRuns, run_id: str) -> Deletion:
     """Delete a run: its files first, then its records in Prefect and MLflow.
 
-    If something fails on the way, the run stays in the list, and the deletion can be repeated.
+    If a step fails, the run stays in the list, and the deletion can be repeated.
+
+    Args:
+        known: the runs of the start page.
+        run_id: ID of the run.
 
     Returns:
-        What was deleted.
+        Description of what was deleted.
 
     Raises:
         RunUnreadable: no run has this ID.
@@ -110,7 +119,7 @@ def delete_run(known: KnownRuns, run_id: str) -> Deletion:
 
 
 def _holds(folder: Path, run: ListedRun) -> bool:
-    """Return whether an output directory holds the results of this run, and not of another one."""
+    """Return whether an output directory contains the results of this run, not of another run."""
     held = read_run(folder)
     if held is None or not run.row["tracked"]:
         return held is not None

@@ -1,8 +1,8 @@
-"""Reads failed flow runs from Prefect's API, and deletes flow runs.
+"""Client of Prefect's API that reads failed flow runs and deletes flow runs.
 
-A run that fails before it reaches MLflow, for example because its target's file is missing, has a
-record in Prefect only. Prefect's API is used directly, because importing Prefect's client would
-double the memory of the start page's server.
+A run that fails before it reaches MLflow, for example because a file is missing, has a record only
+in Prefect. The API is called directly, because importing Prefect's client would double the memory
+of the start page's server.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class FailedFlowRun:
     """A flow run of `tune_network` that failed.
 
     Attributes:
-        id: Prefect's ID.
+        id: Prefect's ID of the flow run.
         state: `failed` or `crashed`, as in Prefect.
         message: reason of the failure.
         began: start time in ISO format, or the scheduled time if the run never started.
-        parameters: parameters of the flow run: the fields of `TuningOptions` and others.
+        parameters: parameters of the flow run: the fields of `TuningOptions` and of other options.
     """
 
     id: str
@@ -55,11 +55,11 @@ class FlowRunsUnavailable(TilewrightError):
 
 
 class FlowRuns:
-    """The flow runs of a Prefect server.
+    """The flow runs on a Prefect server.
 
     Args:
         api_url: address of the server's API.
-        login: user name and password, separated by a colon; "" if the server asks for none.
+        login: user name and password, separated by a colon; "" if the server requires no login.
     """
 
     def __init__(self, api_url: str, login: str = "") -> None:
@@ -70,12 +70,12 @@ class FlowRuns:
 
     @classmethod
     def from_environment(cls) -> FlowRuns | None:
-        """Return the flow runs of the server in PREFECT_API_URL; None if it is not set."""
+        """Return the flow runs on the server in `PREFECT_API_URL`; None if it is not set."""
         address = os.environ.get("PREFECT_API_URL", "")
         return cls(address, os.environ.get("PREFECT_API_AUTH_STRING", "")) if address else None
 
     def failed(self) -> list[FailedFlowRun]:
-        """Return the failed and crashed runs of networks, latest first, at most `MOST_FAILED`.
+        """Return the failed and crashed tuning runs, latest first, at most `MOST_FAILED`.
 
         Raises:
             FlowRunsUnavailable: the server does not answer.
@@ -96,7 +96,10 @@ class FlowRuns:
         return found
 
     def delete(self, flow_run_id: str) -> None:
-        """Delete a flow run and the flow runs below it. Do nothing if it does not exist.
+        """Delete a flow run and its child flow runs. Do nothing if it does not exist.
+
+        Args:
+            flow_run_id: Prefect's ID of the flow run.
 
         Raises:
             FlowRunsUnavailable: the server does not answer.
@@ -124,10 +127,10 @@ class FlowRuns:
 
 
 def _answer(request: Request) -> bytes:
-    """Send a request and return the body of the answer.
+    """Send a request and return the body of the response.
 
-    The request is repeated while the server says that its SQLite file is busy (status 503). Raises
-    `OSError` or `HTTPException` if it fails.
+    The request is repeated while the server reports that its SQLite file is busy (status 503).
+    Raises `OSError` or `HTTPException` if the request fails.
     """
     deadline = time.monotonic() + ANSWER_SECONDS
     while True:
@@ -141,7 +144,7 @@ def _answer(request: Request) -> bytes:
 
 
 def _read_flow_run(run: Mapping[str, Json]) -> FailedFlowRun:
-    """Raise `ValueError` or `KeyError` if a field is missing or has the wrong type."""
+    """Parse a flow run. Raise `ValueError` or `KeyError` if a field is missing or invalid."""
     state = as_object(run["state"])
     began = run.get("start_time") or run["expected_start_time"]
     return FailedFlowRun(

@@ -1,10 +1,10 @@
 """Lists the runs of a workspace for the start page.
 
-They are the runs that MLflow tracks, the output directories of untracked runs, and the runs that
-failed in Prefect before they reached MLflow.
+The list contains the runs that MLflow tracks, the runs in output directories that MLflow does not
+track, and the runs that failed in Prefect before they reached MLflow.
 
-Reading a thousand runs from MLflow takes seconds. All runs are therefore read only occasionally; in
-between, only those that began or changed are read.
+Reading a thousand runs from MLflow takes seconds. All runs are therefore read only occasionally. In
+between, only the runs that began or changed since then are read.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ListedRun:
-    """A tuning run in the list of the dashboard.
+    """A tuning run in the list of the start page.
 
     Attributes:
-        row: figures and settings of the run that the page shows.
+        row: latencies, settings and links of the run, as the page shows them.
         folder: output directory of the run; None if it is unknown.
     """
 
@@ -91,13 +91,13 @@ class ListedRun:
 
     @property
     def id(self) -> str:
-        """MLflow's ID of the run, or an ID derived from the folder of an untracked run."""
+        """MLflow's ID of the run. An untracked run has an ID made from its folder or flow run."""
         return str(self.row["id"])
 
 
 @dataclass(frozen=True)
 class ListedComparison:
-    """A comparison of tuners in the list of the dashboard.
+    """A comparison of tuners in the list of the start page.
 
     Attributes:
         folder: output directory of the comparison.
@@ -111,7 +111,7 @@ class ListedComparison:
 class ThrottledValue(Generic[T]):
     """A cached value that is read again at most once per interval.
 
-    The interval is at least a second, and it grows with the time that reading the value takes.
+    The interval is at least a second. It grows with the time that reading the value takes.
 
     Args:
         read: reads the value.
@@ -119,7 +119,7 @@ class ThrottledValue(Generic[T]):
             takes; `SHARE` by default.
 
     Attributes:
-        value: the value; it does not exist before the first call of `renewed`.
+        value: the cached value. It does not exist before the first call of `refresh`.
     """
 
     def __init__(self, read: Callable[[], T], share: float | None = None) -> None:
@@ -127,7 +127,7 @@ class ThrottledValue(Generic[T]):
         self.value: T
 
     def expire(self) -> None:
-        """Let the next call of `renewed` read the value, whatever the interval."""
+        """Let the next call of `refresh` read the value, even if the interval has not passed."""
         self._due = -math.inf
 
     def refresh(self) -> bool:
@@ -143,15 +143,15 @@ class ThrottledValue(Generic[T]):
 
 
 class KnownRuns:
-    """The runs that the dashboard shows. All methods may be called from any thread.
+    """The runs that the start page shows. All methods may be called from any thread.
 
-    These are the runs that MLflow tracks in the workspace, the runs in folders below `start`, and
-    the failed runs in Prefect that have no run in MLflow.
+    These are the runs that MLflow tracks in the workspace, the runs in output directories below
+    `start`, and the failed runs in Prefect that MLflow does not track.
 
     Args:
         workspace: the workspace.
-        start: folder that is searched for output directories.
-        flow_runs: the flow runs in Prefect; None if no server is known.
+        start: folder below which output directories are searched.
+        flow_runs: the flow runs on the Prefect server; None if no server is known.
     """
 
     def __init__(
@@ -162,13 +162,13 @@ class KnownRuns:
         self._tracked = TrackedRuns(workspace)
         self._folders = ThrottledValue(lambda: list(output_folders(start)))
         self._compared = ThrottledValue(lambda: list(comparisons(start)))
-        # A server that is starting answers late; waiting for it costs no processor time.
+        # A starting server answers late. Waiting takes no processor time, so it may be frequent.
         self._failed = ThrottledValue(self._read_failed, share=1)
         self._kept: dict[str, RunTrials] = {}
 
     @property
     def client(self) -> MlflowClient | None:
-        """MLflow's client, after runs were read; None if MLflow has no database yet."""
+        """MLflow's client. None before the first call of `runs`, or while there is no database."""
         return self._tracked.client
 
     def runs(self) -> list[ListedRun]:
@@ -189,13 +189,16 @@ class KnownRuns:
             return sorted(runs, key=lambda item: str(item.row["began"]), reverse=True)
 
     def comparisons(self) -> list[ListedComparison]:
-        """Return the finished comparisons of tuners in folders below `start`."""
+        """Return the finished comparisons of tuners in output directories below `start`."""
         with self._turn:
             self._compared.refresh()
             return self._compared.value
 
     def find(self, run_id: str) -> ListedRun:
-        """Return the run with the ID `run_id`.
+        """Return the run with an ID.
+
+        Args:
+            run_id: ID of the run.
 
         Raises:
             RunUnreadable: no run has this ID.
@@ -207,7 +210,11 @@ class KnownRuns:
         return run
 
     def forget(self, run: ListedRun) -> None:
-        """Remove a deleted run from the list. The next call of `runs` reads what changed."""
+        """Remove a deleted run from the list. The next call of `runs` reads the changed data.
+
+        Args:
+            run: the deleted run.
+        """
         with self._turn:
             self._kept.pop(run.id, None)
             self._tracked.forget(run.id)
@@ -220,11 +227,14 @@ class KnownRuns:
         return []
 
     def trials(self, run: ListedRun) -> RunTrials:
-        """Return the trials of a run, from the cache if the run has ended.
+        """Return the trials of a run. The trials of an ended run are cached.
+
+        Args:
+            run: the run.
 
         Raises:
             RunUnreadable: the trials are missing or damaged.
-            UnsafeFile: a path is not a plain file.
+            UnsafeFile: a path is not a regular file.
             OSError: a file cannot be read.
             MlflowException: MLflow does not answer.
         """
@@ -259,7 +269,7 @@ class KnownRuns:
 
 
 class TrackedRuns:
-    """The tuning runs of networks that MLflow tracks in a workspace.
+    """The tuning runs that MLflow tracks in a workspace.
 
     Args:
         workspace: the workspace.
@@ -272,9 +282,10 @@ class TrackedRuns:
         self._looked = 0.0
 
     def runs(self) -> list[ListedRun]:
-        """Return the runs of networks that are not deleted; none if MLflow has no database yet.
+        """Return the runs that are not deleted. The list is empty if MLflow has no database yet.
 
-        Runs that were not written by this program are left out. A deletion may show with a delay.
+        Runs that were not written by this program are left out. A deletion by another program may
+        show with a delay.
 
         Raises:
             MlflowException: MLflow does not answer.
@@ -294,7 +305,7 @@ class TrackedRuns:
         return list(tracked_runs(active))
 
     def forget(self, run_id: str) -> None:
-        """Leave out a run that was deleted."""
+        """Remove a deleted run from the cached runs."""
         if self.client is not None:
             self._all.value.pop(run_id, None)
 
@@ -316,7 +327,11 @@ class TrackedRuns:
 
 
 def tracked_runs(runs: Iterable[Run]) -> Iterator[ListedRun]:
-    """Yield the runs among MLflow's that this program has written, as rows of the dashboard."""
+    """Convert MLflow runs to runs of the start page. Skip runs that another program has written.
+
+    Args:
+        runs: the MLflow runs.
+    """
     mlflow, prefect = mlflow_run_url("EXPERIMENT", "RUN"), flow_run_url("RUN")
     for run in runs:
         experiment, run_id = run.info.experiment_id, run.info.run_id
@@ -358,10 +373,14 @@ def _tracked_run(run: Run, links: Mapping[str, str | None]) -> ListedRun:
 def merge_failed(
     tracked: Iterable[ListedRun], failed: Iterable[FailedFlowRun]
 ) -> Iterator[ListedRun]:
-    """Yield tracked runs and failed runs of Prefect, with the states that Prefect shows.
+    """Yield tracked runs and failed flow runs, with the states that Prefect shows.
 
-    A tracked run that failed in Prefect gets its state and message. A flow run without a tracked
-    run failed before it reached MLflow, and becomes a row of its own.
+    A tracked run that failed in Prefect gets Prefect's state and message. A failed flow run without
+    a tracked run failed before it reached MLflow. It becomes a run of its own.
+
+    Args:
+        tracked: runs that MLflow tracks.
+        failed: failed flow runs in Prefect.
     """
     by_id = {each.id: each for each in failed}
     for run in tracked:
@@ -377,10 +396,10 @@ def merge_failed(
 
 
 def _failed_run(run: FailedFlowRun, link: str) -> ListedRun:
-    """Return a flow run without a tracked run as a row.
+    """Convert a failed flow run without a tracked run to a run of the start page.
 
     Raises:
-        ValueError: its number or date cannot be read.
+        ValueError: a number or the date of the flow run cannot be parsed.
     """
     given = {
         name: run.parameters.get(name, None if field.is_required() else field.get_default())
@@ -424,8 +443,7 @@ def output_folders(start: Path, names: Collection[str] = (RUN,)) -> Iterator[Pat
 
     Args:
         start: folder at which the search begins.
-        names: file names by which an output directory is recognised; it contains at least one of
-            them.
+        names: names of files. A folder that contains at least one of them is an output directory.
     """
     level, looked = [start], 0
     for _ in range(DEPTH + 1):
@@ -462,8 +480,8 @@ def _read_comparison(folder: Path, stamps: object) -> tuple[Leaderboard, ...]:
 
     Args:
         folder: output directory of the comparison.
-        stamps: state of the files. It is part of the key of the cache, so that changed files are
-            read again.
+        stamps: inode, size and modification time of the files. They are part of the cache's key, so
+            that changed files are read again.
     """
     return read_leaderboards(folder)
 
@@ -512,11 +530,11 @@ def _read_folder(
 
     Args:
         folder: output directory.
-        states: state of the files. It is part of the key of the cache, so that changed files are
-            read again.
+        states: inode, size and modification time of the files. They are part of the cache's key, so
+            that changed files are read again.
 
     Returns:
-        The content of both files, and the command that repeats the run; None for what is unknown.
+        The content of both files, and the command that repeats the run. Unknown values are None.
     """
     held = read_run(folder)
     if held is None or not is_complete(folder):
@@ -531,7 +549,7 @@ def _command(folder: Path, held: RunFile, summary: RunSummary) -> str:
     """Return the command that repeats an untracked run.
 
     Raises:
-        TilewrightError: a value is not valid any more.
+        TilewrightError: an option of the run is no longer valid.
     """
     network = held["network"]
     alone = network["place"].startswith(f"{network['name']}; ")  # a workload with its epilogue
@@ -555,7 +573,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def _has_no_owner(folder: Path) -> bool:
-    """Return whether an output directory is abandoned: no process is working on it any more."""
+    """Return whether an output directory is abandoned: no process is working on it."""
     try:
         return at_work(folder) is None
     except (OSError, TilewrightError):
@@ -565,7 +583,7 @@ def _has_no_owner(folder: Path) -> bool:
 def _row(
     run_id: str, network: str, epilogue: str, layers: str, **about: object
 ) -> Mapping[str, Json]:
-    """Return a run as a row of the dashboard. Runs with the same `question` are comparable.
+    """Return a run as a row of the start page. Runs with the same `question` are comparable.
 
     Args:
         run_id: ID of the run.

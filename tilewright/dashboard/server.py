@@ -1,7 +1,7 @@
-"""Server of the page and its data, behind the login of the workspace.
+"""Server of the start page and its data. It requires the login of the workspace.
 
-`python -m tilewright.dashboard.server DESCRIPTOR FOLDER` starts the server. `FOLDER` is where
-output directories are searched.
+`python -m tilewright.dashboard.server DESCRIPTOR FOLDER` starts the server on an open socket.
+`FOLDER` is the folder below which output directories are searched.
 """
 
 from __future__ import annotations
@@ -58,10 +58,15 @@ this policy would still prevent foreign scripts from running and data from leavi
 
 
 def application(known: KnownRuns) -> Starlette:
-    """Return the web application of the dashboard. It does not ask for a login by itself."""
+    """Return the web application of the start page. It does not require a login by itself.
+
+    Args:
+        known: the runs to show.
+    """
 
     def answered(ask: Callable[[Request], Answer]) -> Callable[[Request], Response]:
-        def respond(request: Request) -> Response:  # not async: Starlette gives it a thread
+        # Not async, so that Starlette runs the function in a thread.
+        def respond(request: Request) -> Response:
             result, good = answer_or_error(lambda: ask(request))
             return JSONResponse(result, 200 if good else 404, HEADERS)
 
@@ -102,7 +107,7 @@ def _serve(descriptor: int, folder: str) -> None:
     workspace = current_workspace()
     os.environ |= mlflow_login(workspace)
     known = KnownRuns(workspace, Path(folder), FlowRuns.from_environment())
-    # all runs are read once, which takes longest, before anybody asks
+    # The first reading of all runs takes longest, so it begins before the first request.
     reading = threading.Thread(target=answer_or_error, args=[lambda: list_runs(known)])
     reading.daemon = True
     reading.start()

@@ -1,4 +1,4 @@
-"""Starts the server of the page (`dashboard.server`) in a process of its own."""
+"""Starts the server of the start page (`dashboard.server`) in a separate process."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def start_dashboard(
     *,
     folder: Path,
 ) -> ServerProcess:
-    """Start the dashboard, a web page that shows the runs of a workspace.
+    """Start the server of the start page, which shows the runs of a workspace.
 
     Args:
         workspace: the workspace.
         host: address on which the server listens.
         port: port on which the server listens.
-        credentials: credentials that the server asks for.
-        servers: environment variables with the addresses of the other servers and of their pages,
-            and with the login of Prefect.
-        folder: the runs in folders below it are also shown.
+        credentials: credentials that the server requires.
+        servers: environment variables with the addresses of the other servers' pages and with the
+            login of Prefect.
+        folder: folder below which output directories are searched. Their runs are also shown.
 
     Returns:
         The server, which is still starting.

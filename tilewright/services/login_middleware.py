@@ -1,9 +1,10 @@
-"""ASGI middleware that asks for the workspace's login, for the start page and for MLflow.
+"""ASGI middleware that requires the workspace's login, for the start page and for MLflow.
 
-MLflow offers no login with a single secret, and the start page is an application of our own. The
-middleware therefore protects both with the secret of the workspace, so that other users of the
-machine are refused. It also refuses requests from web pages of other origins. Prefect does not need
-it, because Prefect has a setting for such a secret. `docs/decisions/servers.md` gives the reasons.
+The start page is our own application, and MLflow offers no login with a single secret. The
+middleware protects both with the secret of the workspace, so that other users of the machine are
+refused. It also refuses requests from web pages of other origins. Prefect does not need the
+middleware, because Prefect has a setting for such a secret. `docs/decisions/servers.md` gives the
+reasons.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ REFUSAL = "log in with the link that 'tilewright ui' printed, or with the secret
 
 
 class OwnServerOnly:
-    """ASGI middleware that adds security headers, so that a page only contacts its own server.
+    """ASGI middleware that adds security headers, so that a page can contact only its own server.
 
     Args:
         app: the application whose responses get the headers.
@@ -54,8 +55,10 @@ class OwnServerOnly:
 class Guard:
     """ASGI middleware that lets only callers with the credentials of a workspace pass.
 
+    WebSocket requests are refused.
+
     Args:
-        app: the protected application. It serves HTTP; WebSocket requests are refused.
+        app: the protected HTTP application.
         credentials: the secret for programs and the key for browsers.
     """
 
@@ -76,7 +79,8 @@ class Guard:
         """Decide whether a request may reach the application.
 
         Returns:
-            A refusal, or the answer to a login; None if the application should answer.
+            A refusal, or the response to a login; None if the application should handle the
+            request.
         """
         if _is_foreign(request):
             text = "requests from pages of another origin are not allowed"
@@ -87,7 +91,7 @@ class Guard:
         cookie = request.cookies.get(login.cookie, "")
         if login.admits_key(cookie) or login.admits(request.headers.get("authorization", "")):
             return None
-        # not `Basic`: browsers would open a dialog for every picture
+        # Not `Basic`, because browsers would open a login dialog for every picture.
         headers = {**UNCACHED, "WWW-Authenticate": 'Bearer realm="tilewright"'}
         if "text/html" in request.headers.get("accept", ""):
             return HTMLResponse(PAGE, HTTPStatus.UNAUTHORIZED, headers)
@@ -95,7 +99,7 @@ class Guard:
 
     def _log_in(self, request: Request) -> Response:
         """Log a browser in: set the session cookie, and redirect to the address without the key."""
-        # a path that begins with two slashes would name another server
+        # A path that begins with two slashes would redirect to another server.
         address = "/" + quote(request.scope["path"].lstrip("/"))
         query = [item for item in request.query_params.multi_items() if item[0] != KEY]
         headers = {
@@ -111,7 +115,7 @@ class Guard:
 
 
 def _is_foreign(request: Request) -> bool:
-    """Return whether a web page of another origin made the request. Following a link is allowed."""
+    """Return whether a web page of another origin sent the request. Following a link is allowed."""
     own = f"http://{request.headers.get('host', '')}".lower()
     if any(origin.lower() != own for origin in request.headers.getlist("origin")):
         return True

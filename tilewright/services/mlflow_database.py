@@ -1,14 +1,15 @@
-"""MLflow's SQLite file: creates it atomically, and updates it after a workspace was moved.
+"""MLflow's SQLite file: functions that create it atomically and update it after a workspace moved.
 
-MLflow builds the database in about fifty steps, which SQLite does not roll back together. A command
-that is killed or runs out of disk space halfway would leave a file that no later command can open.
-The database is therefore built once, beside the Python environment, and each new workspace gets a
-copy.
+MLflow creates the database in about fifty steps, and SQLite does not roll them back together. A
+command that is killed or runs out of disk space halfway would leave a file that no later command
+can open. The database is therefore created once, beside the Python environment, as a template. Each
+new workspace gets a copy.
 
-MLflow stores absolute paths of files. It offers no call to change them and no relative paths, so
-`relocate_artifacts` updates its tables (https://github.com/mlflow/mlflow/issues/3144,
-https://github.com/mlflow/mlflow/issues/8226). Otherwise MLflow would not find the files of earlier
-runs, see `tests/services/test_moved_workspace.py`.
+MLflow stores absolute paths of files. It supports no relative paths and has no function to change
+the stored ones (https://github.com/mlflow/mlflow/issues/3144,
+https://github.com/mlflow/mlflow/issues/8226). After a workspace was moved, MLflow would not find
+the files of earlier runs, so `relocate_artifacts` updates the tables
+(`tests/services/test_moved_workspace.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 from tilewright.core.database_url import sqlite_address
 from tilewright.core.files import providing
 
-_KEPT_IN = "/mlflow/artifacts"  # of a workspace, as an address
+_KEPT_IN = "/mlflow/artifacts"  # end of an artifact location in a workspace
 _PLACES = (
     ("experiments", "artifact_location"),
     ("runs", "artifact_uri"),
@@ -80,8 +81,8 @@ def _build(path: Path) -> None:
 def relocate_artifacts(database: Path, artifacts: Path) -> None:
     """Update the artifact locations in MLflow's database after the workspace was moved.
 
-    A database that cannot be read is left unchanged, because the next program that opens it reports
-    the problem.
+    A database that cannot be read is left unchanged. The next program that opens it reports the
+    problem.
 
     Args:
         database: MLflow's SQLite file.

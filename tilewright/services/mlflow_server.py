@@ -1,7 +1,7 @@
 """The MLflow server of `tilewright ui`.
 
-Run as `python -m tilewright.services.mlflow_server DESCRIPTOR DATABASE ARTIFACTS`, this module is
-that server: MLflow's own application behind `login_middleware.Guard`.
+`python -m tilewright.services.mlflow_server DESCRIPTOR DATABASE ARTIFACTS` runs the server itself:
+MLflow's own application behind `login_middleware.Guard`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def start_mlflow_server(
         workspace: the workspace.
         host: address on which the server listens.
         port: port on which the server listens.
-        credentials: credentials that the server asks for; by default new ones of the workspace.
+        credentials: credentials that the server requires; by default the secret of the workspace
+            with a new key.
 
     Returns:
         The server, which is still starting.
@@ -82,7 +83,7 @@ def _security(host: str, port: int) -> dict[str, str]:
     """Return MLflow's settings for the host names and origins that it accepts."""
     names = [host, "localhost"]
     if host not in LOCAL or host == ANY_INTERFACE:
-        # addresses of local networks: the page may be opened by any address of this machine
+        # A browser may use any address of this machine, so accept those of private networks.
         names += [socket.gethostname(), socket.getfqdn(), "192.168.*", "10.*", "172.*"]
     return {
         "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(f"{name},{name}:{port}" for name in names),
@@ -95,6 +96,9 @@ def mlflow_login(workspace: Workspace) -> dict[str, str]:
 
     The result is empty unless `MLFLOW_TRACKING_URI` names a running server of this workspace. It is
     also empty if the user has set a login.
+
+    Args:
+        workspace: the workspace.
 
     Raises:
         SecretError: the file of the secret is not private.
@@ -126,6 +130,9 @@ def running_mlflow(workspace: Workspace) -> dict[str, str]:
 
     The result is empty if the server is not running.
 
+    Args:
+        workspace: the workspace.
+
     Raises:
         SecretError: the file of the secret is not private.
         WorkspaceError: the secret cannot be stored.
@@ -141,9 +148,12 @@ def mlflow_pages(server: ServerProcess) -> str:
 
 
 def mlflow_runs_page(server: ServerProcess) -> str:
-    """Return the address of the page that lists the runs of `tilewright tune`.
+    """Return the address of the MLflow page that lists the runs of `tilewright tune`.
 
-    Before the first run, the page with all experiments is returned. The server must be running.
+    Before the first run, this is the page with all experiments. The server must be running.
+
+    Args:
+        server: the MLflow server.
     """
     pages = mlflow_pages(server)
     experiment = _experiment(pages, server.headers)

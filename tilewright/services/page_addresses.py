@@ -1,9 +1,9 @@
-"""Addresses and ports of the pages of Prefect and MLflow, and links to these pages.
+"""Addresses and ports of the start page and of the pages of Prefect and MLflow, and links to them.
 
-Runs store links that contain a port. Each workspace therefore has fixed ports, which no other
-workspace of the user has. `tilewright ui` uses the same ports as the last time, and runs link to
-them whether or not the pages are running. If the user names servers of their own, links lead to
-their pages instead.
+Runs store links, which contain a port. Each workspace therefore has fixed ports, which no other
+workspace of the user has. `tilewright ui` uses the same ports every time, and runs link to these
+ports even if no server is running. If the user has set other servers, links lead to the pages of
+these servers instead.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PortError(TilewrightError):
 
 
 def check_ports(ports: Mapping[str, int]) -> None:
-    """Check that ports are valid and different.
+    """Check that all ports are valid and different.
 
     Args:
         ports: each port, by the name of the option that sets it.
@@ -73,10 +73,13 @@ def check_ports(ports: Mapping[str, int]) -> None:
 
 
 def is_own_listener(port: int) -> bool:
-    """Return whether every process that listens on this TCP port belongs to the current user.
+    """Return whether every process that listens on a TCP port belongs to the current user.
 
-    A command checks this before it sends the secret of the workspace, because another user of the
-    machine may have started a program on a port that one of our servers used before.
+    A command checks this before it sends the secret of the workspace. Another user of the machine
+    may have started a program on a port that one of our servers used before.
+
+    Args:
+        port: the port.
     """
     owners = set()
     for table in Path("/proc/net/tcp"), Path("/proc/net/tcp6"):
@@ -91,9 +94,9 @@ def is_own_listener(port: int) -> bool:
 
 
 def page_address(server: str) -> str:
-    """Return the address of a server's web pages, whether or not the server is running.
+    """Return the address of a server's web pages, even if the server is not running.
 
-    It is the address at which the pages ran last. Pages that have never run get a port that no
+    The pages keep the address at which they ran last. Pages that have never run get a port that no
     other workspace of the user has.
 
     Args:
@@ -105,7 +108,7 @@ def page_address(server: str) -> str:
 
 
 def port_or_last(port: int | None, server: str) -> int:
-    """Return the requested port, or the port at which the server's pages ran last if it is None.
+    """Return the requested port. If it is None, return the port at which the pages ran last.
 
     Args:
         port: requested port, or None.
@@ -122,8 +125,8 @@ def remember_addresses(workspace: Workspace, **addresses: str) -> None:
     Only addresses on this machine are stored.
 
     Args:
-        workspace: the workspace whose servers show the pages.
-        addresses: address of the pages of each server.
+        workspace: the workspace whose servers serve the pages.
+        addresses: address of the pages of each server, by name.
 
     Raises:
         OSError: the file cannot be written.
@@ -150,9 +153,12 @@ def is_taken(port: int) -> bool:
 
 
 def free_port_above(port: int) -> int:
-    """Return a port above `port` that no program uses and no other workspace of the user has.
+    """Return a free port above `port` that no other workspace of the user has claimed.
 
     If none of the next `_PORTS_TRIED` ports is free, `port` itself is returned.
+
+    Args:
+        port: the port that is not available.
     """
     claimed: set[int] = set()
     with suppress(OSError, RuntimeError), _locked_claims() as claims:
@@ -165,10 +171,10 @@ def free_port_above(port: int) -> int:
 
 
 def _claimed_ports(workspace: Workspace) -> dict[str, int]:
-    """Return the ports that belong to a workspace, by server. Claim free ports if it has none.
+    """Return the ports of a workspace, by server. If the workspace has none, claim free ports.
 
     Claimed ports are stored in the user's state folder, so that other workspaces use other ports.
-    Nothing is claimed if that folder cannot be written.
+    If that folder cannot be written, free ports are returned without claiming them.
     """
     root = str(workspace.root)
     try:
@@ -178,7 +184,7 @@ def _claimed_ports(workspace: Workspace) -> dict[str, int]:
                 others = [ports for folder, ports in claims.items() if folder != root]
                 claims[root] = own = _free_ports(_ports_in(others)) | own
             return dict(own)
-    except (OSError, RuntimeError):  # no home
+    except (OSError, RuntimeError):  # no state folder
         return _free_ports(set())
 
 
@@ -198,8 +204,8 @@ def _ports_in(claims: Iterable[Mapping[str, int]]) -> set[int]:
 def _locked_claims() -> Iterator[dict[str, dict[str, int]]]:
     """Lock the file with the ports of the user's workspaces, and yield its content.
 
-    The content maps the folder of a workspace to its ports, by server. Changes are written when the
-    context ends. Workspaces whose folder no longer exists are removed. Raises `OSError`, or
+    The content maps the folder of each workspace to its ports, by server. Workspaces whose folder
+    no longer exists are removed. Changes are written when the context ends. Raises `OSError`, or
     `RuntimeError` if the user has no home folder.
     """
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
@@ -225,7 +231,7 @@ def _read_claims(path: Path) -> dict[str, dict[str, int]]:
 
 
 def is_local(address: str) -> bool:
-    """Return whether an address certainly belongs to this machine."""
+    """Return whether an address certainly refers to this machine."""
     try:
         parts = urlsplit(address)
         return parts.scheme == "http" and parts.hostname in LOCAL and parts.port is not None
@@ -278,14 +284,14 @@ def runs_url(pages: str, experiment_id: str | None) -> str:
 
 
 def other_pages() -> dict[str, str]:
-    """Return the addresses of the pages that the start page links to, by name."""
+    """Return the addresses of the pages that the start page links to, by their titles."""
     return {"Prefect": _prefect_pages(), "MLflow": runs_url(_mlflow_pages(), None)}
 
 
 def name_prefect_pages(api_url: str) -> None:
-    """Let the links of this process lead to the pages of the user's Prefect server.
+    """Make the links of this process lead to the pages of the user's Prefect server.
 
-    Does nothing if the user has set the address of the pages.
+    The function does nothing if the user has set the address of the pages.
 
     Args:
         api_url: address of the server's API, which ends in `/api`.

@@ -1,10 +1,11 @@
-"""Settings with which a command runs Prefect and MLflow: environment variables and their defaults.
+"""Settings of Prefect and MLflow for a command: environment variables and their defaults.
 
 Variables that the user has set stay in force, and so does the user's active Prefect profile.
-Prefect would look for profiles in its home folder, which is in the workspace here.
-`PREFECT_PROFILES_PATH` therefore names the profiles file: the one in the user's own Prefect home,
-or the one that comes with Prefect. Clients contact servers of this machine directly, even if the
-user has set a proxy for other hosts.
+Prefect looks for profiles in its home folder, and here this folder lies in the workspace.
+`PREFECT_PROFILES_PATH` therefore names a profiles file elsewhere: the one in the user's own Prefect
+home or, if there is none, the one that Prefect's package contains.
+
+Clients contact servers on this machine directly, even if the user has set a proxy for other hosts.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ _SERVER_ADDRESSES = ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")
 
 
 def own_settings() -> dict[str, str]:
-    """Return the variable that names Prefect's profiles file, unless the user has set it."""
+    """Return the environment variable with Prefect's profiles file; {} if the user has set it."""
     return {} if os.environ.get(PROFILES) else {PROFILES: str(_profiles())}
 
 
 def profile_settings() -> dict[str, str]:
-    """Return the Prefect server and login from the user's active profile, as environment variables.
+    """Return the Prefect server and login in the user's active profile, as environment variables.
 
     Prefect reads the other settings of the profile itself. The result is empty if the profile names
     no server, or if `PREFECT_API_URL` is set.
@@ -56,37 +57,38 @@ def profile_settings() -> dict[str, str]:
             if _PREFECT_SERVER[0] in values and name in values
         }
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return {}  # Prefect, which reads the same file, says what is wrong with it
+        return {}  # Prefect reads the same file and reports the error
 
 
 def _profiles() -> Path:
-    """Return the path of the user's Prefect profiles, or of those that come with Prefect.
+    """Return the path of the user's Prefect profiles or, if there are none, of Prefect's own file.
 
-    `PREFECT_HOME` is the user's home of Prefect. Once this module has set it to the workspace,
-    `PREFECT_PROFILES_PATH` is also set, so that this function is not called again.
+    `PREFECT_HOME` is the user's Prefect home here. When this package later sets it to a folder in
+    the workspace, it also sets `PREFECT_PROFILES_PATH`, so this function is not called again.
     """
     home = os.environ.get("PREFECT_HOME")
     own = (Path(home) if home else Path.home() / ".prefect") / "profiles.toml"
     if own.is_file():
         return own
-    spec = find_spec("prefect")  # which is not imported for it
+    spec = find_spec("prefect")  # does not import Prefect
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("No module named 'prefect'", name="prefect")
     return Path(spec.origin).parent / "settings" / "profiles.toml"
 
 
 class ProxyError(TilewrightError):
-    """A proxy that is set in the environment cannot be used."""
+    """A proxy in the environment cannot be used."""
 
 
 def keep_loopback_direct() -> None:
     """Exclude loopback addresses from the proxy, for this process and its child processes.
 
-    All clients (urllib, requests, httpx, websockets) respect the variable `no_proxy`. Some read it
-    in lower case first and others in upper case, so both are set.
+    All clients (urllib, requests, httpx, websockets) respect the variable `no_proxy`. Some clients
+    prefer its lower-case name and others its upper-case name, so both are set.
 
     Raises:
-        ProxyError: a server is only reachable through a SOCKS proxy, which needs a missing package.
+        ProxyError: a server on another machine needs a SOCKS proxy, but the package for SOCKS is
+            missing.
     """
     known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     names = [name.strip() for name in known.split(",") if name.strip()]
@@ -98,10 +100,11 @@ def keep_loopback_direct() -> None:
 
 
 def _go_without_socks() -> None:
-    """Remove SOCKS proxies from the environment if the package for them is missing.
+    """Remove SOCKS proxies from the environment, because the package for them is missing.
 
     Prefect's client does not start with a SOCKS proxy that it cannot use, even if it never contacts
-    the proxy. Raises `ProxyError` if a server on another machine needs the proxy.
+    the proxy. Raises `ProxyError` if a server on another machine is configured, because that server
+    may need the proxy.
     """
     socks = [
         name
@@ -125,13 +128,16 @@ def _is_elsewhere(address: str) -> bool:
 
 
 def without_login(url: str) -> str:
-    """Return a URL without its user name and password, for records and messages."""
+    """Return a URL without its user name and password, for records and messages.
+
+    A slash at the end is also removed.
+    """
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
 
 
 def read_login(url: str) -> tuple[str, str] | None:
-    """Return the user name and the password in a URL, or None if it has none."""
+    """Return the user name and the password in a URL. None if the URL has no user name."""
     parts = urlsplit(url)
     if parts.username is None:
         return None
@@ -139,10 +145,10 @@ def read_login(url: str) -> tuple[str, str] | None:
 
 
 def provide_home() -> None:
-    """Set `HOME` if the user has no home folder, as in some containers.
+    """Set `HOME` to `/` if the user has no home folder, as in some containers.
 
-    Prefect does not start without a home folder. The workspace is not used as home, because files
-    in a user's home folder are trusted.
+    Prefect does not start without a home folder. The workspace is not used instead, because
+    programs trust files in a home folder.
     """
     try:
         Path.home()
@@ -153,7 +159,7 @@ def provide_home() -> None:
 def take_logins_out_of_addresses() -> None:
     """Move user names and passwords from server URLs to separate environment variables.
 
-    Error messages of the clients contain the URL and end up in logs and databases.
+    Error messages of the clients contain the URL, and they end up in logs and databases.
     """
     if pages := os.environ.get("PREFECT_UI_URL"):
         os.environ["PREFECT_UI_URL"] = without_login(pages)
@@ -169,14 +175,18 @@ def take_logins_out_of_addresses() -> None:
 def default_settings(workspace: Workspace) -> dict[str, str]:
     """Return the default settings of Prefect and MLflow for a workspace, as environment variables.
 
-    The caller must not replace a variable that the user has set.
+    The caller must not overwrite a variable that the user has set.
+
+    Args:
+        workspace: the workspace.
     """
     return {
         # No telemetry. MLflow knows only the literal `true`.
         "DO_NOT_TRACK": "true",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
-        # links that runs store open these pages, which draw a run's graph; nobody is sold anything
+        # Stored links are addresses of Prefect's first web interface, which also draws a run's
+        # graph. Advertising is switched off.
         "PREFECT_SERVER_UI_V2_ENABLED": "false",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_HOME": str(workspace.root / "prefect"),
@@ -190,16 +200,16 @@ def default_settings(workspace: Workspace) -> dict[str, str]:
         "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
         "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
         "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
-        # One SQLite writer at a time: write task events in batches, and try again when it is busy.
+        # SQLite allows one writer at a time: write events in batches, and retry when it is busy.
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "50",
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
         "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "200",
         "PREFECT_CLIENT_MAX_RETRIES": "60",
-        # The server of `tilewright ui` forgets runs that ended 90 days ago, every server the events
-        # of more than a week.
+        # The server of `tilewright ui` deletes runs that ended 90 days ago. Every server deletes
+        # events that are older than a week.
         "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
-        # Nothing here uses automations; the service that looks for them costs time.
+        # Automations are not used here, and the service for them takes processor time.
         "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
         "MLFLOW_TRACKING_URI": workspace.mlflow_address,
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",

@@ -1,10 +1,11 @@
 """The Prefect server of a command or of `tilewright ui`, and its database.
 
-Prefect's own ephemeral server takes seconds to answer and is started only when the first flow needs
-it. This server starts immediately, while the command reads its input. Its database was already
-migrated when Tilewright was set up. The server ends with the command.
+Prefect's own ephemeral server takes seconds to answer, and it is started only when the first flow
+needs it. The server here starts immediately, while the command still reads its input. Its database
+is a copy of a template that was migrated when Tilewright was set up. The server ends with the
+command.
 
-Run as `python -m tilewright.services.prefect_server DESCRIPTOR`, this module is that server.
+`python -m tilewright.services.prefect_server DESCRIPTOR` runs the server itself.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Login:
-    """Address and credentials of a Prefect server of this workspace.
+    """Address of a Prefect server of this workspace, and credentials that it accepts.
 
     Attributes:
         api_url: address of the server's API.
@@ -70,7 +71,7 @@ class PrefectServer:
     Call `process.wait()` before the first flow, and `process.stop()` at the end.
 
     Attributes:
-        process: the process of the server.
+        process: process of the server.
         api_url: address of the server's API.
         credentials: credentials that the server accepts.
     """
@@ -86,7 +87,7 @@ class PrefectServer:
 
     @property
     def pages(self) -> str:
-        """The address of the web pages; only servers of `start_prefect_pages` have any."""
+        """Address of the web pages. Only servers of `start_prefect_pages` serve web pages."""
         return self.api_url.removesuffix("/api")
 
 
@@ -94,6 +95,9 @@ def start_prefect_server(workspace: Workspace) -> PrefectServer:
     """Start a server for the flows of this process, on a free port.
 
     The server has no web pages and does not run scheduled deployments.
+
+    Args:
+        workspace: the workspace, whose database the server uses.
     """
     return _start(workspace, LOOPBACK, 0, Credentials.for_workspace(workspace), interface=False)
 
@@ -110,7 +114,14 @@ def start_prefect_pages(
         workspace: the workspace.
         host: address on which the server listens.
         port: port on which the server listens.
-        credentials: credentials that the server asks for; by default new ones of the workspace.
+        credentials: credentials that the server requires; by default the secret of the workspace
+            with a new key.
+
+    Returns:
+        The server, which is still starting.
+
+    Raises:
+        ServerError: the port is in use.
     """
     return _start(
         workspace, host, port, credentials or Credentials.for_workspace(workspace), interface=True
@@ -134,7 +145,7 @@ def _start(
             environment={
                 "PREFECT_SERVER_API_AUTH_STRING": credentials.login,
                 "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": api_url.removesuffix("/api"),
-                # pages send requests to the host that they came from, under whatever name that is
+                # relative, so that pages send requests to the host name that the browser uses
                 "PREFECT_UI_API_URL": "/api",
                 **login.settings,
             },
@@ -151,12 +162,13 @@ def _start(
 def announce_server(workspace: Workspace, server: PrefectServer, **others: str) -> Iterator[None]:
     """Let other commands in this workspace use the server of `tilewright ui` within the context.
 
-    Links of later runs lead to the pages even after the context has ended.
+    The addresses of the web pages are also stored, and stay stored after the context. Links in
+    later runs therefore lead to the same addresses.
 
     Args:
         workspace: the workspace.
         server: the Prefect server.
-        others: address of the pages of each other server.
+        others: address of the pages of each other server, by name of the server.
 
     Raises:
         OSError: the announcement cannot be written.
@@ -172,7 +184,10 @@ def announce_server(workspace: Workspace, server: PrefectServer, **others: str) 
 
 
 def find_announced_server(workspace: Workspace) -> Login | None:
-    """Return the login for the running server that `tilewright ui` announced, or None.
+    """Return the login for the server that `tilewright ui` announced, or None if none is running.
+
+    Args:
+        workspace: the workspace.
 
     Raises:
         SecretError: the file of the secret is not private.
@@ -185,7 +200,11 @@ def find_announced_server(workspace: Workspace) -> Login | None:
 def login_at(api_url: str, workspace: Workspace) -> Login | None:
     """Return the login for a server, or None if it is not a running server of this workspace.
 
-    The secret is sent only to a process of the current user that asks for a login.
+    The secret is sent only to a process of the current user that requires a login.
+
+    Args:
+        api_url: address of the server's API.
+        workspace: the workspace.
 
     Raises:
         SecretError: the file of the secret is not private.
@@ -197,9 +216,9 @@ def login_at(api_url: str, workspace: Workspace) -> Login | None:
 
 
 def _guarded_route(api_url: str) -> str:
-    """Return an address of a Prefect server that requires a login, to check credentials.
+    """Return an address on a Prefect server that requires a login, for checking credentials.
 
-    `/health` answers without a login.
+    `/health` is not suitable, because it answers without a login.
 
     Args:
         api_url: address of the server's API.
@@ -223,9 +242,14 @@ def _announcement(workspace: Workspace) -> Path:
 
 @contextmanager
 def preparing_database_template(workspace: Workspace) -> Iterator[None]:
-    """Create the database of an empty workspace during the block, and keep it for later workspaces.
+    """Create the template of Prefect's database, while the `with` block does other work.
 
-    A server that is started once creates the database. Nothing is done if one was kept earlier.
+    A server in an empty workspace creates the database, which is then copied to a place beside the
+    Python environment. New workspaces get a copy of it. If the template already exists, nothing is
+    done.
+
+    Args:
+        workspace: an empty workspace.
     """
     if _template().exists():
         yield
@@ -242,7 +266,7 @@ def preparing_database_template(workspace: Workspace) -> Iterator[None]:
 
 def _provide_database(workspace: Workspace) -> None:
     if workspace.prefect_database.exists() or not _template().exists():
-        return  # without the template the server migrates an empty file, which takes it seconds
+        return  # without a template, the server creates the tables, which takes seconds
     with providing(workspace.prefect_database) as fresh:
         shutil.copyfile(_template(), fresh)
 
@@ -255,10 +279,10 @@ def _template() -> Path:
 
 
 class RetrySoon:
-    """ASGI middleware that tells clients to retry quickly if the SQLite file is busy (status 503).
+    """ASGI middleware that lets clients retry quickly if the SQLite file is busy (status 503).
 
-    The file is usually free again within milliseconds, but a client would wait two seconds by
-    default.
+    The file is usually free again within milliseconds, but by default a client would wait two
+    seconds.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -1,9 +1,10 @@
-"""Retention of a workspace's data: removes cached stages that were not used for 30 days.
+"""Retention of a workspace's data: removal of cached stages that were not used for 30 days.
 
 A cached file counts as used when it was written or last read. On a disk that does not record read
-times (`noatime`), only the write time counts. MLflow runs are kept until the user deletes them.
-Prefect's server deletes flow runs after 90 days and events after a week
-(`prefect_mlflow_settings`).
+times (`noatime`), only the time of writing counts.
+
+MLflow runs are kept until the user deletes them. Prefect's server deletes flow runs after 90 days
+and events after a week (`prefect_mlflow_settings`).
 """
 
 from __future__ import annotations
@@ -26,12 +27,11 @@ _BUSY_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class UnusedCache:
-    """Files of a cache folder that no stage of a run has used for some time.
+    """Files of a cache folder that no run has used for some time.
 
     Attributes:
         root: the cache folder.
-        before: files that were last used before this time count as unused, in seconds since the
-            epoch.
+        before: time in seconds since the epoch. Files that were last used earlier count as unused.
         files: the unused files.
         size: total size of the unused files in bytes.
         whole: total size of all files of the cache in bytes.
@@ -44,11 +44,11 @@ class UnusedCache:
     whole: int
 
     def remove(self) -> int:
-        """Remove the files that are still unused, and return the number of freed bytes."""
+        """Remove the files that are still unused. Return the number of freed bytes."""
         freed = 0
         for path in self.files:
             if _last_used(path) >= self.before:
-                continue  # another command has just found it
+                continue  # another command has just used it
             with suppress(OSError):
                 size = _size(path)
                 remove(path)

@@ -1,9 +1,13 @@
 """Credentials of a workspace's servers: a secret for programs and a key for browsers.
 
 The first command that starts a server in a workspace creates the secret, in a file that only its
-user can read. The secret stays the same. A new key is created each time the pages start; the
-printed links contain it, and browsers then store it as a cookie. Servers receive both through
-environment variables, so that neither appears in a command line, a log, a database or a record.
+user can read. The secret does not change afterwards.
+
+A new key is created each time the web pages are started. The printed links contain the key, and a
+browser that opens a link stores it as a cookie.
+
+Servers receive both through environment variables, so that neither appears in a command line, a log
+or a database.
 """
 
 from __future__ import annotations
@@ -42,10 +46,14 @@ def secret_path(workspace: Workspace) -> Path:
 
 
 def workspace_secret(workspace: Workspace) -> str:
-    """Return the secret of a workspace, 64 hexadecimal digits, and create it if there is none.
+    """Return the secret of a workspace, 64 hexadecimal digits. Create the secret if there is none.
+
+    Args:
+        workspace: the workspace.
 
     Raises:
-        SecretError: others own or can read the file of the secret, or it is not a regular file.
+        SecretError: another user owns or can read the file of the secret, or it is not a regular
+            file.
         WorkspaceError: the secret cannot be stored.
         OSError: the disk is full.
     """
@@ -63,12 +71,12 @@ def workspace_secret(workspace: Workspace) -> str:
 
 @dataclass(frozen=True)
 class Credentials:
-    """Credentials for the servers of a workspace.
+    """Credentials of the servers of a workspace.
 
     Attributes:
         secret: secret of the workspace, with which programs log in.
-        key: key with which browsers log in, valid for one start of the servers; if it is empty, no
-            browser can log in.
+        key: key with which browsers log in. It is valid until the servers are started again. If it
+            is empty, no browser can log in.
     """
 
     secret: str = field(repr=False)
@@ -76,7 +84,10 @@ class Credentials:
 
     @classmethod
     def for_workspace(cls, workspace: Workspace) -> Self:
-        """Return the secret of the workspace with a new key.
+        """Return the secret of a workspace together with a new key.
+
+        Args:
+            workspace: the workspace.
 
         Raises:
             SecretError: the file of the secret is not private.
@@ -86,7 +97,7 @@ class Credentials:
 
     @classmethod
     def from_environment(cls) -> Self:
-        """Read the credentials from the environment of this process, and remove them there.
+        """Read the credentials from the environment of this process, and remove them from it.
 
         Raises:
             KeyError: the process was started without credentials.
@@ -95,7 +106,7 @@ class Credentials:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables from which `inherited` reads the credentials in a child process."""
+        """Environment variables for a child process, which reads them with `from_environment`."""
         return {_SECRET: self.secret, _KEY: self.key}
 
     @property
@@ -118,7 +129,7 @@ class Credentials:
         return f"{USER}-{hashlib.sha256(self.key.encode()).hexdigest()[:8]}"
 
     def link(self, address: str) -> str:
-        """Add the key to an address, so that the browser that opens it is logged in."""
+        """Add the key to an address, so that a browser that opens the address is logged in."""
         parts = urlsplit(address)
         query = urlencode([*parse_qsl(parts.query), (KEY, self.key)])
         return parts._replace(path=parts.path or "/", query=query).geturl()
@@ -140,19 +151,19 @@ class Credentials:
         return _equal_in_constant_time(text.partition(":")[2], self.secret)
 
     def admits_key(self, key: str) -> bool:
-        """Return whether `key` is the key with which browsers log in to these servers."""
+        """Return whether `key` is the key with which browsers log in."""
         return bool(self.key) and _equal_in_constant_time(key, self.key)
 
 
 def opens_local_server(address: str, credentials: Credentials) -> bool:
-    """Return whether a server of this machine accepts the credentials and requires a login.
+    """Return whether a server on this machine requires a login and accepts the credentials.
 
-    The credentials are sent only if the server belongs to the current user and refuses a request
+    The credentials are sent only if the server belongs to the current user and rejects a request
     without a login.
 
     Args:
-        address: an address on that server which requires a login.
-        credentials: the credentials of a workspace.
+        address: an address on this server that requires a login.
+        credentials: credentials of a workspace.
     """
     port = urlsplit(address).port if is_local(address) else None
     if port is None or not is_own_listener(port) or is_answering(address):
@@ -161,10 +172,10 @@ def opens_local_server(address: str, credentials: Credentials) -> bool:
 
 
 def _equal_in_constant_time(given: str, wanted: str) -> bool:
-    """Compare two texts in constant time, so that the duration reveals nothing about a secret.
+    """Compare two strings in constant time, so that the duration reveals nothing about a secret.
 
     Args:
-        given: text from a request.
+        given: string from a request.
         wanted: the secret.
     """
     return hmac.compare_digest(given.encode(errors="replace"), wanted.encode())

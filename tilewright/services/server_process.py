@@ -1,8 +1,9 @@
 """Server processes that end when the command that started them ends, even if it is killed.
 
-`python -m tilewright.services.server_process COMMAND…` runs a command in a process group of its
-own, and restarts the command if it is killed. When its standard input closes, it ends the whole
-group. The caller of `start_server` holds the other end of that pipe.
+Between the command and the server is a watching process: `python -m
+tilewright.services.server_process COMMAND…`. It runs the server in a process group of its own, and
+restarts a server that is killed or crashes. When its standard input closes, it ends the whole
+group. The command holds the other end of that pipe, which the kernel closes when the command ends.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ class ServerError(TilewrightError):
 
 @dataclass
 class ServerProcess:
-    """A running server.
+    """A server that was started.
 
     Attributes:
         name: name of the server in messages.
         process: the process that watches the server.
-        health: address that returns status 200 once the server is running.
+        health: address that returns status 200 once the server is ready.
         log: file with the output of the server.
         headers: HTTP headers of the requests to `health`.
     """
@@ -66,14 +67,14 @@ class ServerProcess:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def wait(self, tell: Callable[[str], None] = lambda _: None) -> None:
-        """Block until the server answers, for as long as it makes progress.
+        """Block until the server answers, without a time limit as long as it makes progress.
 
         Args:
             tell: called from time to time with a progress message.
 
         Raises:
-            ServerError: the server ended, used no processor time for too long, or needs too much of
-                it.
+            ServerError: the server ended, used no processor time for `IDLE_LIMIT_SECONDS`, or used
+                more processor time than `WORK_LIMIT_SECONDS`.
         """
         patience, ask_seconds = _Patience(self.process.pid), ASK_SECONDS
         started = told = time.monotonic()
@@ -111,7 +112,11 @@ class ServerProcess:
 
 
 class _Patience:
-    """Limits on the processor time that a process and its children use while they start."""
+    """Limits on the processor time of a starting process and its children.
+
+    Args:
+        pid: ID of the process.
+    """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -129,7 +134,10 @@ class _Patience:
 
 
 def _processor_seconds(pid: int) -> float:
-    """Return the processor time of a process and its descendants, as far as it is known."""
+    """Return the processor time in seconds that a process and its descendants have used.
+
+    Processes that cannot be read are left out.
+    """
     total = 0.0
     with suppress(psutil.NoSuchProcess):
         server = psutil.Process(pid)
@@ -149,12 +157,12 @@ def start_server(
     descriptors: Sequence[int] = (),
     headers: Mapping[str, str] | None = None,
 ) -> ServerProcess:
-    """Start a server and return without waiting for it.
+    """Start a server and return without waiting until it answers.
 
     Args:
         name: name of the server in messages.
         command: command line of the server.
-        health: address that returns status 200 once the server is running.
+        health: address that returns status 200 once the server is ready.
         log: file to which the server's output is appended.
         environment: additional environment variables.
         descriptors: open file descriptors that the server inherits.
@@ -168,7 +176,7 @@ def start_server(
             stdout=sink,
             stderr=sink,
             pass_fds=tuple(descriptors),
-            # what lies in the folder of the command is neither imported nor read as settings
+            # Neither import files of the command's folder nor read them as settings.
             env=os.environ
             | {"PYTHONSAFEPATH": "1", "PYTHONPATH": module_path()}
             | dict(environment or {}),
@@ -179,7 +187,7 @@ def start_server(
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a bound socket to hand to a server. Raise `ServerError` if the port is in use."""
+    """Return a bound socket to hand to a server. Raise `ServerError` if binding fails."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -215,10 +223,10 @@ def is_answering(
 
 
 class Tethered:
-    """Runs a server in a process group of its own, which ends with the parent process.
+    """A server in a process group of its own, which ends with the parent process.
 
-    A server that is killed or crashes is restarted on the same open sockets, so callers wait in the
-    queue of its port meanwhile.
+    A server that is killed or crashes is restarted on the same open sockets, at most `RESTARTS`
+    times. Meanwhile, callers wait in the queue of its port.
 
     Args:
         command: command line of the server.
@@ -242,7 +250,7 @@ class Tethered:
                 if self._ending:
                     break
                 self._server = self._start_process()
-            if self._ending:  # a signal came while it was started
+            if self._ending:  # a signal arrived while the server was started
                 self.end()
             status = self._server.wait()
         return status
@@ -265,7 +273,7 @@ class Tethered:
 
     def end_with_parent(self) -> None:
         """Block until standard input closes, which means that the parent ended; then call `end`."""
-        while os.read(0, 4096):  # not a buffered file: this thread may be reading at the end
+        while os.read(0, 4096):  # unbuffered: at exit, this thread may still read
             pass
         self.end()
 
@@ -291,7 +299,7 @@ def _inherited_descriptors() -> list[int]:
     descriptors = []
     for name in os.listdir("/dev/fd"):
         descriptor = int(name)
-        with suppress(OSError):  # the listing itself had one, which is closed by now
+        with suppress(OSError):  # the descriptor of the listing itself is closed by now
             if descriptor > 2 and os.get_inheritable(descriptor):
                 descriptors.append(descriptor)
     return descriptors

@@ -1,8 +1,9 @@
 """Starts the servers of Prefect and MLflow, for the flows of a command or for `tilewright ui`.
 
-`embedded` surrounds the flows of a command. It uses the server that the user names or the one of
-`tilewright ui`; otherwise it starts a Prefect server while the flows run. `show_pages` serves the
-start page and the pages of Prefect and MLflow until it is interrupted.
+`embedded` is the context in which a command runs its flows. It uses the server in `PREFECT_API_URL`
+or the server of `tilewright ui`. If there is neither, it starts a Prefect server for the duration
+of the context. `show_pages` serves the start page and the pages of Prefect and MLflow until it is
+interrupted.
 """
 
 from __future__ import annotations
@@ -61,14 +62,17 @@ and environment variables with the addresses of the other servers, and with the 
 def embedded(
     prepare: Callable[[], None] = lambda: None, *, prune: bool = True
 ) -> Iterator[Workspace]:
-    """Run flows within a context that provides Prefect and MLflow.
+    """Provide Prefect and MLflow within the context, so that flows can run.
 
-    The context uses the server that the user names in `PREFECT_API_URL`, or the one of `tilewright
-    ui`. If there is none, it starts a server for as long as the context lasts.
+    The context uses the server in `PREFECT_API_URL` or the server of `tilewright ui`. If there is
+    neither, it starts a server for the duration of the context.
 
     Args:
-        prepare: called while the server starts.
-        prune: remove cached stages that were not used for a long time.
+        prepare: called while the server starts, for example to import slow modules.
+        prune: whether to remove cached stages that were not used for a long time.
+
+    Yields:
+        The workspace.
 
     Raises:
         ServerError: the server does not start.
@@ -112,12 +116,13 @@ def login_for(named: str | None, workspace: Workspace) -> Login | None:
     """Return the login for the Prefect server to use, if it runs and belongs to this workspace.
 
     Args:
-        named: address of the API that the user set; empty or None for the server of `tilewright
-            ui`.
+        named: address of the API that the user has set. If it is empty or None, the server of
+            `tilewright ui` is used.
         workspace: the workspace.
 
     Returns:
-        The login, or None if there is no such server or the user has set a login.
+        The login. None if no such server is running, or if the user has set both an address and a
+        login.
 
     Raises:
         SecretError: the file of the secret is not private.
@@ -134,7 +139,7 @@ def server_variables() -> dict[str, str]:
     The variables are for Prefect's and MLflow's own commands. Only running servers are included.
 
     Raises:
-        ServerError: no server of this workspace is running.
+        ServerError: no Prefect server of this workspace is running.
         SecretError: the file of the secret is not private.
         WorkspaceError: the workspace cannot be used.
     """
@@ -165,7 +170,7 @@ def _settings() -> Iterator[None]:
         temporary_settings,
     )
 
-    # A heartbeat thread would be joined at the end of every flow, for a second each.
+    # At the end of each flow, Prefect would wait about a second for its heartbeat thread.
     changed = {PREFECT_API_URL: os.environ[API_URL], PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
     if login := os.environ.get(AUTH_STRING):
         changed[PREFECT_API_AUTH_STRING] = login
@@ -174,7 +179,7 @@ def _settings() -> Iterator[None]:
 
 
 def _log_to_file(workspace: Workspace) -> None:
-    """Send log messages of libraries to a file, because the terminal belongs to the command."""
+    """Write log messages of libraries to a file, because the command uses the terminal."""
     handler = logging.FileHandler(workspace.log)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     for name in ("", "prefect", "mlflow", "alembic", "uvicorn", "fastapi"):
@@ -187,7 +192,7 @@ def _log_to_file(workspace: Workspace) -> None:
 
 
 def send_pending_records() -> None:
-    """Send the logs and events that Prefect's clients still hold, before the server stops."""
+    """Send logs and events that Prefect's clients have not sent yet, before the server stops."""
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
 
@@ -198,12 +203,12 @@ def send_pending_records() -> None:
 def choose_ports(asked: Mapping[str, int | None], tell: Callable[[str], None]) -> dict[str, int]:
     """Choose the ports of servers.
 
-    A requested port is used unchanged. Otherwise a server gets the port of `page_address`, or a
-    free port if another program uses that port. A server of this workspace that is still running
-    keeps its port.
+    A requested port is used unchanged. Any other server gets the port of `page_address`. If another
+    program uses that port, the server gets a free port instead. If a server of this workspace is
+    still running there, the port is kept.
 
     Args:
-        asked: requested port of each server, None if the user requested none.
+        asked: requested port of each server, by name; None if the user requested none.
         tell: called with a message about each port that had to change.
 
     Returns:
@@ -238,7 +243,12 @@ class ServiceUrls(dict[str, str]):
     """Addresses of the web pages of running servers, by name.
 
     The links to the start page and to MLflow log a browser in. Prefect's pages ask each browser
-    once for `prefect_password`.
+    once for a password.
+
+    Args:
+        values: addresses by name.
+        servers: the running servers.
+        prefect_password: password for Prefect's pages.
     """
 
     def __init__(
@@ -265,13 +275,19 @@ def show_pages(
 ) -> Iterator[ServiceUrls]:
     """Run the start page and the servers of Prefect and MLflow within the context.
 
-    A `KeyboardInterrupt` ends the context without an error, and stops the servers.
+    A `KeyboardInterrupt` ends the context without an error. All servers are stopped at the end.
 
     Args:
         host: address on which the servers listen.
-        ports: port of each server.
+        ports: port of each server, by name.
         start_page: starts the server of the start page.
         tell: called with progress messages while the servers start.
+
+    Yields:
+        The addresses of the web pages.
+
+    Raises:
+        ServerError: a port is in use, or a server does not start.
     """
     workspace = use_workspace()
     credentials = Credentials.for_workspace(workspace)
@@ -304,8 +320,8 @@ def show_pages(
 def _names_of(workspace: Workspace, prefect: str, mlflow: str) -> dict[str, str]:
     """Return the environment variables that make the start page link to this command's servers.
 
-    A variable is omitted if the user has set it or uses another server, because the start page then
-    links to the user's own server.
+    A variable is omitted if the user has set it or uses another server. The start page then links
+    to the user's own server.
 
     Args:
         workspace: the workspace.

@@ -1,11 +1,11 @@
 """The workspace: a folder with the records of Prefect and MLflow, caches and logs.
 
-The folder is `./.tilewright`, or `TILEWRIGHT_HOME` if that variable is set and not empty.
-`use_workspace` must run before Prefect or MLflow is imported, because both read their settings from
-the environment at import. A server that the user names in `PREFECT_API_URL` or
-`MLFLOW_TRACKING_URI` stays in use.
+The folder is `./.tilewright`, or `TILEWRIGHT_HOME` if that variable is set and not empty. It
+belongs to its user, nobody else may write to it, and its files are trusted.
 
-The folder belongs to its user, nobody else may write to it, and its files are trusted.
+`use_workspace` must run before Prefect or MLflow is imported, because both read their settings from
+the environment at import. Servers that the user has set in `PREFECT_API_URL` or
+`MLFLOW_TRACKING_URI` are still used.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class WorkspaceError(TilewrightError):
 
 @dataclass(frozen=True)
 class Workspace:
-    """The paths of the files in a workspace.
+    """Paths of the files in a workspace.
 
     Attributes:
         root: folder of the workspace.
@@ -97,19 +97,22 @@ def current_workspace() -> Workspace:
     """
     try:
         return Workspace(workspace_root())
-    except (OSError, RuntimeError) as error:  # no working folder any more; links in a circle
+    except (OSError, RuntimeError) as error:  # deleted working folder; loop of links
         raise _unusable_error(os.environ.get(VARIABLE) or DEFAULT, str(error)) from None
 
 
 def use_workspace(workspace: Workspace | None = None) -> Workspace:
-    """Create the folders of a workspace and configure Prefect and MLflow to use them.
+    """Create the folders of a workspace, and configure Prefect and MLflow to use them.
 
     Args:
         workspace: the workspace; by default the current one.
 
+    Returns:
+        The workspace.
+
     Raises:
-        WorkspaceError: the workspace cannot be written, has another version, or belongs to another
-            user.
+        WorkspaceError: the workspace cannot be written, has an unknown version, or belongs to
+            another user.
     """
     workspace = workspace or current_workspace()
     if reason := unfit_for_sqlite(workspace.mlflow_database) or unfit_for_sqlite(
@@ -142,9 +145,9 @@ def use_workspace(workspace: Workspace | None = None) -> Workspace:
 
 
 def _check_version(about: Path) -> None:
-    """Check the version of a workspace.
+    """Check that this program can read the version of a workspace.
 
-    Raises `WorkspaceError` if this program cannot read the version, and `OSError`.
+    Raises `WorkspaceError` if it cannot, and `OSError` if the file cannot be read.
     """
     try:
         version = WORKSPACE.version_in(as_object(read_json_file(about)))
@@ -159,15 +162,16 @@ def _check_version(about: Path) -> None:
 
 
 def _make_private(workspace: Workspace) -> None:
-    """Create the folder for its user alone, or check that only its user can have written to it.
+    """Create the workspace's folder for its user alone. Check that no other user can write to it.
 
-    An earlier version may have left the permissions to the umask; these are corrected. Raises
-    `WorkspaceError` if others own the folder or could write to it, and `OSError`.
+    An earlier version may have left the permissions to the umask. Such permissions are corrected.
+    Raises `WorkspaceError` if another user owns the folder or may have written to it, and
+    `OSError`.
     """
     root = workspace.root
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     state = root.stat()
-    with tempfile.TemporaryFile(dir=root) as fresh:  # some disks give all files to one user
+    with tempfile.TemporaryFile(dir=root) as fresh:  # on some file systems, one user owns all files
         if state.st_uid != os.fstat(fresh.fileno()).st_uid:
             raise WorkspaceError(
                 f"{root} belongs to another user (ID {state.st_uid}), and Tilewright only "

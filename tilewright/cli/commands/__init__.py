@@ -1,1 +1,1 @@
-"""The commands: their options, and the order of their work. `register` adds them to the app."""
+"""The commands, one module per group. A module declares the options and calls the work."""

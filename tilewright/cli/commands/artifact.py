@@ -1,6 +1,6 @@
 """The commands `tilewright build`, `run`, `verify`, `benchmark` and `cpu`.
 
-They make a folder from a network, and compute its outputs and latency.
+They build an artifact from a network, run it, check its values and measure its latency.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def run(
 def _run_pipeline(
     artifact: Artifact, arrays: dict[str, Array], output: Path, count: int | None, *, as_json: bool
 ) -> None:
-    """Run successive images, and show the gain of overlapping them."""
+    """Run several images with overlap of CPU and accelerator, and show how much is gained."""
     from tilewright.cli.views.artifact import pipeline_json, show_pipeline
     from tilewright.cli.views.terminal import Terminal, show_working
     from tilewright.core.files import pack_arrays, write_atomically
@@ -226,7 +226,7 @@ def _run_pipeline(
 
 
 def _run_library(fit: Fit, output: Path, *, profile: bool, as_json: bool) -> None:
-    """Run one inference on this machine, and show its time."""
+    """Run one inference of a CPU library on this machine, and show its time."""
     from tilewright.cli.views.library import (
         library_profile_json,
         show_library_profile,
@@ -281,7 +281,7 @@ def verify(folder: Folder, as_json: AsJson = False, allow_code: AllowCode = Fals
 
 
 def _load_artifact(folder: Path, allow_code: bool) -> AnyArtifact:
-    """Load an artifact. With `allow_code`, print which of its code is executed.
+    """Load an artifact. If machine code is allowed, print which code is executed.
 
     Raises:
         ArtifactError: the artifact cannot be loaded.
@@ -298,9 +298,12 @@ def _load_artifact(folder: Path, allow_code: bool) -> AnyArtifact:
 def _verify_libraries(
     libraries: Sequence[tuple[dict[str, int], CompiledArtifact]], *, as_json: bool
 ) -> None:
-    """Check the layers of each library, and show or print the errors.
+    """Check the layers of each library, and print the results.
 
-    Each library comes with the sizes that it was built for; they are empty if it is the only one.
+    Args:
+        libraries: each library with the input sizes that it was built for. The sizes are empty if
+            it is the only library.
+        as_json: whether to print JSON.
     """
     from tilewright.cli.views.library import errors_json, show_errors
     from tilewright.cli.views.terminal import Terminal, print_line, show_working
@@ -327,7 +330,7 @@ def _verify_libraries(
 
 
 def _arrays(path: Path) -> dict[str, Array]:
-    """Read the inputs of an NPZ file.
+    """Read the input arrays in an NPZ file.
 
     Raises:
         TilewrightError: the file cannot be read.

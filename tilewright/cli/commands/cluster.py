@@ -1,4 +1,4 @@
-"""The commands `tilewright cluster` and `board`: keys of a Dask cluster, and its boards."""
+"""The commands `tilewright cluster` and `board`: keys for a Dask cluster, and its boards."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def serve(
             "tls://HOST:PORT"
         )
     check_scheduler_address(cluster)
-    dask_security("worker")  # a mistake costs no minutes
+    dask_security("worker")  # report a mistake before the build, which takes minutes
     spec = machine_named(target)
     options = BenchOptions(spec, driver, reset, repeats, seconds, patience, cflags)
     with (

@@ -1,4 +1,4 @@
-"""The command `tilewright codesign`: finds accelerators and schedules for given networks."""
+"""The command `tilewright codesign`: searches accelerator designs for given networks."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _run_tracked(
     from tilewright.tuning.events import StageBegan
 
     listen(StageBegan("pose_problem"))
-    problem = pose_problem(options)  # what nobody can offload starts no server
+    problem = pose_problem(options)  # fail before a server is started
     listen(StageBegan("start_servers"))
     with embedded(_prepare):
         from tilewright.flows.codesign_prefect import codesign_flow
@@ -89,7 +89,7 @@ def _run_tracked(
 
 
 def _links(outcome: CodesignOutcome) -> dict[str, str]:
-    """Return the addresses of the run's pages by name."""
+    """Return the addresses of the run's pages in MLflow and Prefect, by name."""
     from tilewright.services.page_addresses import flow_run_url
     from tilewright.tasks.tracking import run_url
 
@@ -100,7 +100,7 @@ def _links(outcome: CodesignOutcome) -> dict[str, str]:
 
 
 def _prepare() -> None:
-    """Import heavy modules while the server starts."""
+    """Import slow modules while the Prefect server starts."""
     import tilewright.flows.codesign_prefect  # noqa: F401
     from tilewright.tasks import tracking
 

@@ -1,6 +1,6 @@
-"""The command `tilewright compare`: compares tuners.
+"""The command `tilewright compare`, which compares tuners.
 
-They are compared by whole runs of networks, or on workloads with a known optimum.
+Tuners are compared by tuning whole networks, or on workloads with a known optimum.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def sweep(
 def _compare_networks(
     options: CompareOptions, tracking: TrackingOptions, bare: bool, as_json: bool
 ) -> None:
-    """Run the comparison with a progress display, and show the tables."""
+    """Compare tuners on whole networks with a progress display, and show the tables."""
     from tilewright.cli.views.comparison import comparing_networks, show_networks
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.compare.network_plan import plan_networks
@@ -127,7 +127,7 @@ def _compare_networks(
     keep_count("run", lambda: count_rows(options.folder / RUNS))
     with comparing_networks(Terminal(stderr=as_json)) as listen:
         listen(StageBegan("plan_networks"))
-        plan = plan_networks(options)  # what cannot be starts no server
+        plan = plan_networks(options)  # fail before a server is started
         compared, links = _run_bare(plan, listen) if bare else _run_tracked(plan, tracking, listen)
     if as_json:
         typer.echo(json.dumps(compared.to_json(), indent=2, ensure_ascii=False))
@@ -145,7 +145,7 @@ def _run_bare(plan: NetworksPlan, listen: Listener) -> tuple[NetworkComparison, 
 def _run_tracked(
     plan: NetworksPlan, tracking: TrackingOptions, listen: Listener
 ) -> tuple[NetworkComparison, dict[str, str]]:
-    """Run the flow with servers, and return the addresses of the comparison's pages by name."""
+    """Run the comparison flow with Prefect and MLflow. Return the links to its pages by name."""
     from tilewright.search.events import StageBegan
     from tilewright.services.start_servers import embedded
 
@@ -164,7 +164,7 @@ def _run_tracked(
 
 
 def _prepare() -> None:
-    """Import heavy modules while the server starts."""
+    """Import slow modules while the Prefect server starts."""
     import tilewright.flows.comparison_prefect  # noqa: F401
     from tilewright.tasks import tracking
 
@@ -197,7 +197,7 @@ def _compare_on_workloads(options: CompareOptions, bare: bool, as_json: bool) ->
     parse_seeds(options.seeds)
     check_folder(options.folder)
     if not bare:
-        use_workspace()  # says before any work that it cannot be written
+        use_workspace()  # fail before the work if it cannot be written
     tuner_configs_of(options.tuners)
     console = Terminal(stderr=as_json)
     if not options.replay:
@@ -222,7 +222,8 @@ def _compare_on_workloads(options: CompareOptions, bare: bool, as_json: bool) ->
 def _record(compared: Comparison, options: CompareOptions, console: Console) -> None:
     """Log a comparison to MLflow and register its champion.
 
-    MLflow reads the location of its records when it is imported, so it is imported here.
+    MLflow reads the address of its records at import. It is therefore imported here, after that
+    address is set.
     """
     from tilewright.services.mlflow_server import mlflow_login
     from tilewright.services.workspace import use_workspace

@@ -1,4 +1,4 @@
-"""The commands `tilewright trials`, `diff`, `explain` and `export`, which show finished runs."""
+"""The commands `tilewright trials`, `diff`, `explain` and `export`, which read finished runs."""
 
 from __future__ import annotations
 
@@ -108,10 +108,10 @@ def trials(
 
 
 def _workloads(layer: str, frame: pd.DataFrame, names: dict[str, WorkloadNames]) -> list[str]:
-    """Return the IDs of the workloads that a layer's name or an ID refers to.
+    """Return the IDs of the workloads that a layer's name or a workload's ID refers to.
 
     Raises:
-        TilewrightError: there is none.
+        TilewrightError: no workload matches.
     """
     workloads = [
         workload
@@ -305,13 +305,16 @@ def export(
 
 
 def _network(folder: Path, form: str, out: Path) -> tuple[str, str]:
-    """Return a built network as C text, and a description. Its weights are written beside it."""
+    """Return a built network as C text, and a description of it.
+
+    The weights are written to a header file beside `out`.
+    """
     from tilewright.core.files import write_atomically
     from tilewright.networks.artifact import Artifact, load
     from tilewright.reports.number_format import count_text
     from tilewright.tuning.output_dir import check_folder
 
-    built = load(folder, allow_code=True)  # which is not run here
+    built = load(folder, allow_code=True)  # the code is not executed here
     header = out.with_name(f"{out.stem}_weights.h")
     program = built.program if isinstance(built, Artifact) else None
     files = None if program is None else program.c_files(header.name)
@@ -328,7 +331,13 @@ def _network(folder: Path, form: str, out: Path) -> tuple[str, str]:
 
 
 def _trials(folder: Path, form: str, name: str) -> tuple[str, str]:
-    """Return the text of a file of trials, and a description of it."""
+    """Return the trials of a run in another tool's file format, and a description of the file.
+
+    Args:
+        folder: output directory of the run.
+        form: name of the file format.
+        name: name of the layer, for formats that hold a single layer; "" if it is not given.
+    """
     from tilewright.reports.number_format import count_text
     from tilewright.tuning.export import kernel_tuner_cache, t4_results
     from tilewright.tuning.optuna_study import optuna_journal

@@ -1,6 +1,6 @@
 """The commands `tilewright dataset` and `model`.
 
-They build datasets of measured programs on many machines, and train models on them.
+They build datasets of measured schedules on many machines, and train cost models on these datasets.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _build_tracked(
 
 
 def _prepare_dataset() -> None:
-    """Import heavy modules while the server starts."""
+    """Import slow modules while the Prefect server starts."""
     import tilewright.flows.dataset_prefect
     import tilewright.networks.network  # noqa: F401
 

@@ -1,4 +1,4 @@
-"""The commands `tilewright zoo` and `inspect`, which show what there is to tune."""
+"""The commands `tilewright zoo` and `inspect`: built-in networks, and where operators run."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def inspect(
 def _draw_fusion(
     page: Path, hardware: Hardware, name: str, options: TuningOptions
 ) -> FusionSummary:
-    """Write the page about fusion, and return the decisions that it shows."""
+    """Write the page about fusion to a file, and return the decisions that it shows."""
     from tilewright.core.files import write_atomically
     from tilewright.fusion.decision import preview
     from tilewright.reports.fusion import fusion_page
@@ -101,7 +101,7 @@ def _draw_fusion(
 
 
 def _page_message(page: Path | None, said: FusionSummary) -> str:
-    """Return a message about the page."""
+    """Return a message about the page: its path, and what fusion is estimated to save."""
     from tilewright.reports.number_format import count_text
 
     fused = sum(decision["fused"] for decision in said["decisions"])

@@ -93,7 +93,7 @@ def delete(
 
 @contextmanager
 def _known_runs() -> Iterator[KnownRuns]:
-    """Start Prefect, unless it is running, and yield the runs of the workspace."""
+    """Yield the runs of the workspace. Start a Prefect server for that time if none is running."""
     from tilewright.services.start_servers import embedded
 
     with embedded(prune=False) as workspace:
@@ -104,10 +104,14 @@ def _known_runs() -> Iterator[KnownRuns]:
 
 
 def _named(known: KnownRuns, text: str) -> list[ListedRun]:
-    """Return the run with an ID, or all runs of an output directory.
+    """Return the run with an ID, or all runs in an output directory.
+
+    Args:
+        known: the runs of the workspace.
+        text: ID of a run, or path of an output directory.
 
     Raises:
-        TilewrightError: there is none.
+        TilewrightError: no run matches.
     """
     place = from_start(Path(text)).absolute()
     found = [run for run in known.runs() if run.id == text or run.folder == place]

@@ -1,4 +1,4 @@
-"""Commands `tilewright targets`, `target show` and `enumerate`: hardware and schedule spaces."""
+"""The commands `tilewright targets`, `target show` and `enumerate`: hardware and its schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `tilewright tune`: from a network to tuned and verified schedules."""
+"""The commands `tilewright tune` and `tuners`: tune a network, and list the tuners."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ def tuners() -> None:
 
 
 def _run_tracked(options: TuningOptions, tracking: TrackingOptions, heard: Heard) -> Summary:
-    """Run the flow with servers.
+    """Run the tuning flow, with Prefect and MLflow.
 
-    Heavy imports happen while the server starts, since both take seconds.
+    Slow modules are imported while the Prefect server starts, because both take seconds.
     """
     from tilewright.services.start_servers import embedded
 
@@ -90,7 +90,7 @@ def _run_tracked(options: TuningOptions, tracking: TrackingOptions, heard: Heard
 
 
 def _links(summary: Summary) -> dict[str, str]:
-    """Return the addresses of the run's pages by name."""
+    """Return the addresses of the run's pages in MLflow and Prefect, by name."""
     from tilewright.services.page_addresses import flow_run_url
     from tilewright.tasks.tracking import run_url
 

@@ -206,7 +206,7 @@ def asm(
 
 
 def _cycles_text(report: CycleReport, clock_mhz: float) -> str:
-    """Return the totals, and one line per unit: how long it was busy, and its cycles by cause."""
+    """Return a text with the total cycles and, per unit, the busy time and the cycles by cause."""
     from tilewright.reports.number_format import count_text, milliseconds
     from tilewright.targets.vta.instruction_format import MODULE_NAMES
 
@@ -228,7 +228,7 @@ def _cycles_text(report: CycleReport, clock_mhz: float) -> str:
 
 
 def _spec(text: str) -> VtaSpec:
-    """Return the specification with this name, and print assumptions about it to standard error."""
+    """Return the specification in a preset or file. Print remarks about it to standard error."""
     from tilewright.cli.options import say_remarks
     from tilewright.targets.vta.spec import VtaSpec
 

@@ -106,7 +106,7 @@ def serve(
             "batch",
             changed={
                 "model": CliOption(positional=True, value="model"),
-                # not a path of this folder: it counts from --root
+                # no "path" value: a relative path starts at --root, not in the current folder
                 "out": CliOption(metavar="PATH", default=DEFAULT_OUT),
             },
         ),

@@ -1,1 +1,1 @@
-"""Display of results in a terminal. No decisions are made here."""
+"""Display of results in a terminal. This package only formats results that others computed."""

@@ -1,4 +1,4 @@
-"""Display of artifacts: the progress and result of a build, runs on an accelerator, and checks."""
+"""Display of artifacts: the result of a build, inferences on an accelerator, and checks."""
 
 from __future__ import annotations
 
@@ -29,25 +29,31 @@ MEBI = 1 << 20
 
 
 def show_built(manifest: Mapping[str, Json], out: Path, console: Console) -> None:
-    """Show what an artifact contains and costs."""
+    """Show the contents of an artifact and its costs.
+
+    Args:
+        manifest: manifest of the artifact.
+        out: folder of the artifact.
+        console: the terminal.
+    """
     for line in built_lines(manifest, out):
         print_line(console, line)
 
 
 def show_run(artifact: Artifact, spent: Profile, output: Path, console: Console) -> None:
-    """Show the time of an inference, and where its outputs were written.
+    """Show the time of an inference, and the file with its outputs.
 
     Args:
         artifact: the artifact that was run.
         spent: time per layer.
-        output: file of the outputs.
+        output: file with the outputs.
         console: the terminal.
     """
     print_line(console, f"{_line(artifact, spent)} → {output}")
 
 
 def show_profile(artifact: Artifact, spent: Profile, console: Console) -> None:
-    """Show the time per layer, one row per layer, followed by the time of the CPU."""
+    """Show a table with the time of each layer, followed by the time of the CPU."""
     whole, titles = max(1, spent.cycles), layer_titles(artifact.manifest)
     rows = [
         {
@@ -69,7 +75,13 @@ def show_profile(artifact: Artifact, spent: Profile, console: Console) -> None:
 
 
 def layer_titles(manifest: Mapping[str, Json]) -> dict[str, str]:
-    """Return display names of an artifact's layers, with shape and post-operations, by name."""
+    """Return titles of an artifact's layers, by name of the layer.
+
+    A title contains the name, the shape and the post-operations of the layer.
+
+    Args:
+        manifest: manifest of the artifact.
+    """
     rows = map(as_object, as_list(manifest["layers"]))
     return {
         (name := as_text(row["name"])): layer(
@@ -102,7 +114,13 @@ def profile_json(spent: Profile) -> dict[str, Json]:
 
 
 def show_checks(artifact: Artifact, checks: Sequence[LayerCheck], console: Console) -> None:
-    """Show the layers with wrong values, and the number of correct layers."""
+    """Show the layers with wrong values, and the number of correct layers.
+
+    Args:
+        artifact: the artifact.
+        checks: number of wrong values of each layer.
+        console: the terminal.
+    """
     rows = artifact.rows
     for check in checks:
         if check.wrong:
@@ -120,7 +138,13 @@ def show_checks(artifact: Artifact, checks: Sequence[LayerCheck], console: Conso
 
 
 def show_accuracy(artifact: Artifact, whole: NetworkAccuracy | None, console: Console) -> None:
-    """Show the error of the network's outputs relative to its source model."""
+    """Show the error of the network's outputs relative to its source model.
+
+    Args:
+        artifact: the artifact.
+        whole: errors of the outputs; None if the artifact contains no outputs of its source model.
+        console: the terminal.
+    """
     if whole is None:
         print_line(
             console,
@@ -140,7 +164,7 @@ def show_accuracy(artifact: Artifact, whole: NetworkAccuracy | None, console: Co
 def checks_json(
     artifact: Artifact, checks: Sequence[LayerCheck], whole: NetworkAccuracy | None
 ) -> dict[str, Json]:
-    """Return the results of the checks as JSON."""
+    """Return the results of `tilewright verify` for an accelerator's artifact as JSON."""
     layers: Sequence[Json] = [
         {"name": artifact.rows[c.layer].name, "values": c.values, "wrong": c.wrong} for c in checks
     ]
@@ -180,7 +204,11 @@ _STAGES = {
 
 
 class Building:
-    """Shows which step of a build is running."""
+    """Progress display of a build: the current step. The object is a listener for events.
+
+    Args:
+        console: the terminal.
+    """
 
     def __init__(self, console: Console) -> None:
         self._bar = Bars(console)
@@ -197,7 +225,7 @@ class Building:
         self._bar.stop()
 
     def __call__(self, event: Event) -> None:
-        """Show the current step, and the number of finished schedules or quiet rounds."""
+        """Show the current step and its progress: chosen schedules or undisturbed timing rounds."""
         match event:
             case StageBegan():
                 what = _STAGES.get(event.name, event.name)
@@ -214,7 +242,15 @@ KIBI = 1 << 10
 def show_pipeline(
     artifact: Artifact, planned: PipelinePlan, images: int, output: Path, console: Console
 ) -> None:
-    """Show latency, images per second, utilisation, and the cost of overlapping."""
+    """Show the latency, throughput and utilisation of overlapped inferences, and their memory.
+
+    Args:
+        artifact: the artifact.
+        planned: plan of the overlapped inferences.
+        images: number of images that were run.
+        output: file with the outputs.
+        console: the terminal.
+    """
     cpu, accelerator = planned.busy("cpu"), planned.busy("accelerator")
     alone, overlapped = 1 / planned.latency, 1 / planned.interval
     taken = planned.taken.steady
@@ -285,14 +321,14 @@ def pipeline_json(planned: PipelinePlan, images: int) -> dict[str, Json]:
 
 
 def rate(images_per_second: float) -> str:
-    """Return a rate with three digits, or without decimals if it is larger."""
+    """Return a rate with three significant digits, or without decimals if it is 100 or more."""
     if images_per_second >= 99.95:
         return f"{images_per_second:,.0f}"
     return f"{images_per_second:#.3g}"
 
 
 def _cpu_line(artifact: Artifact, planned: PipelinePlan) -> str:
-    """Return a sentence that says whether the CPU times of a pipeline are measured or estimated."""
+    """Return a sentence about the origin of a pipeline's CPU times: measured or estimated."""
     packing = f"{milliseconds(planned.cpu.packing)} ms of it packing"
     slower = f"scaled for a CPU that is {artifact.host_slowdown:g} times as slow"
     if not planned.has_islands:

@@ -17,15 +17,16 @@ def show_removable(
     console: Console, workspace: Workspace, cache: UnusedCache, runs: int, freed: int | None,
     compacted: Mapping[Path, int | None],
 ) -> None:  # fmt: skip
-    """Show what `tilewright clean` can remove, or what it has removed.
+    """Show what `tilewright clean` can remove or has removed.
 
     Args:
         console: the terminal.
         workspace: the workspace.
         cache: cached stages that no command used recently.
         runs: number of Prefect's records of ended runs.
-        freed: bytes that were freed; None if nothing was removed.
-        compacted: bytes that each database released; None if another process uses it.
+        freed: number of freed bytes; None if nothing was removed.
+        compacted: number of bytes that each database returned to the file system; None if another
+            process uses the database.
     """
     done = freed is not None
     size = cache.size if freed is None else freed

@@ -1,4 +1,4 @@
-"""Display of the progress of a co-design run, and of its Pareto front."""
+"""Display of a co-design run: its progress and its Pareto front."""
 
 from __future__ import annotations
 
@@ -31,7 +31,14 @@ _STAGES = {
 
 @contextmanager
 def show_search(console: Console) -> Iterator[Listener]:
-    """Show a progress bar of measurements."""
+    """Show a progress bar of measurements during a `with` block.
+
+    Args:
+        console: the terminal.
+
+    Yields:
+        A listener for the events of the run.
+    """
     with Bars(console) as bars:
         bar = bars.add_task(_STAGES["pose_problem"], total=None)
 
@@ -53,7 +60,7 @@ def show_search(console: Console) -> Iterator[Listener]:
 
 
 def standing_text(event: SearchProgress) -> str:
-    """Return the progress of a search as text, without the number of measurements."""
+    """Return the progress of a search as text: designs seen, best latency, size of the front."""
     seen = f"{count_text(event.machines, 'machine')} seen"
     if math.isinf(event.latency):
         return f"{seen}, none evaluated completely yet"
@@ -63,7 +70,14 @@ def standing_text(event: SearchProgress) -> str:
 def show_front(
     options: CodesignOptions, outcome: CodesignOutcome, links: Mapping[str, str], console: Console
 ) -> None:
-    """Show the Pareto front, the files, links to the run's pages, and the next command."""
+    """Show the Pareto front, the files, links to the run's pages, and a command to run next.
+
+    Args:
+        options: options of the run.
+        outcome: outcome of the run.
+        links: addresses of the run's pages, by name.
+        console: the terminal.
+    """
     summary = outcome.summary
     if outcome.front:
         console.print(front_table(summary, outcome.front, console.width))
@@ -83,13 +97,24 @@ def show_front(
 
 
 def named_as(base: str, spec: Path) -> str:
-    """Return the name of a target that a specification file defines, of the same kind as `base`."""
+    """Return the name of a target that a specification file defines.
+
+    Args:
+        base: name of a target of the same type.
+        spec: the specification file.
+    """
     kind, _ = kind_of(base)
     return str(spec) if kind.reads(spec) else f"{kind.name}:{spec}"
 
 
 def front_table(summary: CodesignSummary, front: list[FrontRow], width: int = 80) -> Table:
-    """Return a table with one line per machine, by ascending area."""
+    """Return a table with one line per accelerator design, by ascending area.
+
+    Args:
+        summary: content of `summary.json`.
+        front: the designs on the Pareto front.
+        width: width of the terminal in characters.
+    """
     names = summary["networks"]
     rows = [
         {

@@ -1,4 +1,4 @@
-"""Display of `tilewright compare`: progress, leaderboard, verdict and the results' location."""
+"""Display of `tilewright compare`: progress, leaderboard, verdict and files."""
 
 from __future__ import annotations
 
@@ -39,9 +39,13 @@ from tilewright.tuning.gains import as_latency
 
 
 class ComparisonBars:
-    """Progress bars of a comparison: one for the space being enumerated, then one for the runs.
+    """Progress bars of a comparison: one for each enumerated space, then one for the runs.
 
-    The object is a listener, which is called with the events of the comparison.
+    The object is a listener for the events of the comparison.
+
+    Args:
+        console: the terminal.
+        bars: the progress bars.
     """
 
     def __init__(self, console: Console, bars: Bars) -> None:
@@ -83,12 +87,16 @@ def show_comparing(console: Console) -> Iterator[ComparisonBars]:
 def recording(
     plan: ComparisonPlan, console: Console
 ) -> Iterator[tuple[Callable[[int], None], Callable[[str], None]]]:
-    """Show the progress of the steps after a comparison, during a `with` block.
+    """Show the progress of logging and training after a comparison, during a `with` block.
 
-    Yields two functions: one to report the number of logged runs, and one to report the workload
-    whose champion is being trained.
+    Yields two functions. The first one is called with the number of newly logged runs, and the
+    second one with each workload whose champion is being trained.
+
+    Args:
+        plan: the comparison.
+        console: the terminal.
     """
-    # What MLflow says of its tables and checks is of no use on this terminal.
+    # MLflow's messages about its database do not help the user.
     logging.getLogger("mlflow").setLevel(logging.WARNING)
     with Bars(console) as bars:
         runs = len(plan.tuner_configs) * len(plan.seeds)
@@ -113,33 +121,43 @@ _DROPPED_FIRST = (
 
 
 def leaderboard_table(boards: Sequence[Leaderboard], width: int = 80) -> Table:
-    """Return leaderboards as one table, best tuner first, with as many columns as fit."""
+    """Return leaderboards as one table, best tuner first, with as many columns as fit.
+
+    Args:
+        boards: the leaderboards.
+        width: width of the terminal in characters.
+    """
     columns = columns_of(leaderboard_rows(boards))
     cells = {BROKEN_HEADINGS.get(head, head): texts for head, texts in columns.items()}
     return fitted_table(cells, _DROPPED_FIRST, width, left=_LEFT)
 
 
 def show_leaderboards(boards: Sequence[Leaderboard], console: Console) -> None:
-    """Show the table, and the verdict on each subject and target."""
+    """Show the leaderboards as a table, and the verdict for each subject and target."""
     console.print(leaderboard_table(boards, console.width))
     for board in boards:
         print_line(console, verdict(board))
 
 
 def show_workloads(compared: Comparison, folder: Path, console: Console) -> None:
-    """Show a finished comparison on workloads, and where its files are."""
+    """Show a finished comparison on workloads, and the paths of its files."""
     show_leaderboards(compared.leaderboards, console)
     print_line(console, f"report in {folder / REPORT}, results of every run in {folder / RECORD}")
 
 
 def show_left_out(left_out: Mapping[str, str], console: Console) -> None:
-    """Show the workloads that were left out, with the reasons."""
+    """Show the workloads that were left out.
+
+    Args:
+        left_out: reason for each workload.
+        console: the terminal.
+    """
     for text, reason in left_out.items():
         print_line(console, f"left out: {text}: {reason}")
 
 
 def show_recorded(address: str, champions: int, console: Console) -> None:
-    """Show where MLflow has the comparison, and how many models were registered."""
+    """Show the address of the comparison in MLflow, and the number of registered models."""
     registered = f"; champions: {count_text(champions, 'model')}" if champions else ""
     print_line(console, f"MLflow: {address}{registered} ('tilewright ui' shows it)")
 
@@ -162,7 +180,16 @@ _RUN_COLUMNS_DROPPED_FIRST = (
 
 @contextmanager
 def comparing_networks(console: Console) -> Iterator[Listener]:
-    """Show a progress bar of runs on a terminal, or otherwise a line per finished run."""
+    """Show the progress of a comparison on networks during a `with` block.
+
+    A terminal shows a progress bar. All outputs get one line per finished run.
+
+    Args:
+        console: the terminal.
+
+    Yields:
+        A listener for the events of the comparison.
+    """
     with Bars(console) as bars:
         bar = bars.add_task("starting", total=None)
         title, done, runs, workloads = "", 0, 0, 0
@@ -204,7 +231,7 @@ def run_line(run: NetworkRun) -> str:
 def show_networks(
     compared: NetworkComparison, folder: Path, links: Mapping[str, str], console: Console
 ) -> None:
-    """Show one line per run, the leaderboards, and where the files are."""
+    """Show a table with one line per run, the leaderboards, and the paths of the files."""
     console.print(_run_table(run_rows(compared.runs), console.width))
     print_line(console, "")
     show_leaderboards(compared.leaderboards, console)
@@ -219,6 +246,6 @@ def show_networks(
 
 
 def _run_table(rows: Sequence[Row], width: int) -> Table:
-    """Return the table of runs. A heading with a unit has two lines."""
+    """Return the table of runs. Headings with a unit are broken into two lines."""
     columns = {head.replace(" ", "\n", 1): cells for head, cells in columns_of(rows).items()}
     return fitted_table(columns, _RUN_COLUMNS_DROPPED_FIRST, width, left=_LEFT)

@@ -1,4 +1,4 @@
-"""The convergence curve of a network in a terminal, drawn with blocks in a few lines."""
+"""The convergence curve of a network in a terminal, drawn with block characters."""
 
 from __future__ import annotations
 
@@ -15,9 +15,15 @@ _EIGHTHS = len(_BLOCKS) - 1
 
 
 def convergence_lines(run: RunTrials) -> list[str]:
-    """Return the convergence curve of a network as lines of text; no line if there is no trial.
+    """Return the convergence curve of a network as lines of text.
 
-    It is the curve of `tuning.run_figures.network_curve`, which the start page and MLflow show.
+    The start page and MLflow show the same curve (`tuning.run_figures.network_curve`).
+
+    Args:
+        run: the trials of a run.
+
+    Returns:
+        The lines; empty if there is no trial.
     """
     if not len(run.table):
         return []
@@ -32,19 +38,19 @@ def convergence_lines(run: RunTrials) -> list[str]:
 
 
 def draw_curve(curve: Floats, unit: Unit, bound: float | None = None) -> list[str]:
-    """Draw a convergence curve with blocks: the best latency over the number of trials.
+    """Draw a convergence curve with block characters: the best latency over the number of trials.
 
-    The scale begins at the bound, or at the last value if no bound is known, so that the blocks
-    show how far the network is above its bound.
+    The scale begins at the bound, so that the height of the blocks shows how far the network is
+    above its bound. If no bound is known, the scale begins at the last value.
 
     Args:
-        curve: best latency after each trial, shape (trials,), in cycles or seconds; NaN where it is
-            unknown.
-        unit: the unit of `curve`.
-        bound: lower bound in the same unit.
+        curve: best latency after each trial, float array of shape (trials,), in cycles or seconds;
+            NaN where it is unknown.
+        unit: unit of `curve`.
+        bound: lower bound of the latency in the same unit.
 
     Returns:
-        At most `ROWS` + 2 lines of at most `WIDTH` characters. No line if no value is known.
+        At most `ROWS` + 2 lines of at most `WIDTH` characters. No lines if no value is known.
     """
     known = curve[np.isfinite(curve)]
     if not len(known):

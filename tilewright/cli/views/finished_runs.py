@@ -42,11 +42,11 @@ def show_trials(
 ) -> None:
     """Show one table per layer with one line per trial, fastest first.
 
-    Each line has the knobs, or the reason if the trial is not valid.
+    A line contains the knobs of a valid trial, or the reason why the trial is invalid.
 
     Args:
-        frame: the trials.
-        names: names of the workloads by ID.
+        frame: table of the trials.
+        names: names of the workloads, by ID.
         best: maximum number of trials per layer; None for all.
         console: the terminal.
     """
@@ -60,13 +60,18 @@ def show_trials(
 
 
 def best_trials(frame: pd.DataFrame, best: int) -> pd.DataFrame:
-    """Return the fastest `best` trials of each workload, the fastest first."""
+    """Return the fastest trials of each workload, fastest first.
+
+    Args:
+        frame: table of the trials.
+        best: maximum number of trials per workload.
+    """
     groups = [trials for _, trials in frame.groupby("workload", sort=False)]
     return pd.concat([frame.head(0), *(_fastest_first(group).head(best) for group in groups)])
 
 
 def _fastest_first(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the valid trials by latency, followed by the others in the order of the trials."""
+    """Return the valid trials, fastest first, followed by the invalid trials in their order."""
     valid = trials["status"] == "valid"
     taken = trials["seconds"].where(trials["cycles"] < 0, trials["cycles"])
     order = pd.DataFrame({"invalid": ~valid, "taken": taken.where(valid), "trial": trials["trial"]})
@@ -110,7 +115,7 @@ def _knobs(text: str) -> str:
 
 
 def show_diff(verdict: DiffVerdict, console: Console) -> None:
-    """Show latencies, model errors and changed settings, then the verdict with its reasons."""
+    """Show latencies, model errors and changed settings of two runs, and finally the verdict."""
     print_line(console, f"A  {verdict.a}\nB  {verdict.b}\n")
     for rows, total in ((latency_rows(verdict), True), (figure_rows(verdict), False)):
         console.print(fitted_table(columns_of(rows), (), console.width, left=("",), total=total))
@@ -124,8 +129,8 @@ def show_diff(verdict: DiffVerdict, console: Console) -> None:
     print_line(console, headline(verdict))
 
 
-_SHOWN = 6  # features of a model
-_BAR = 8  # characters of the longest bar
+_SHOWN = 6  # number of features shown per model
+_BAR = 8  # length of the longest bar in characters
 
 
 @contextmanager
@@ -134,7 +139,7 @@ def show_explaining(
 ) -> Iterator[Callable[[int, Workload], None]]:
     """Show the progress over the workloads of a run during a `with` block.
 
-    Yields a function to report the next workload.
+    Yields a function that is called with the index and the workload when a workload begins.
     """
     with Bars(console) as bars:
         bar = bars.add_task("explaining", total=len(folder.workloads))
@@ -152,7 +157,7 @@ def warn_if_changed(folder: TunedFolder, console: Console) -> None:
 
 
 def tell_problems(folder: TunedFolder, console: Console) -> None:
-    """Show the trials that could not be used."""
+    """Show notes about the trials of a run that could not be used."""
     for problem in folder.problems:
         console.print(f"note: {problem}", style="yellow", markup=False, highlight=False)
 
@@ -166,14 +171,14 @@ def show(
 ) -> None:
     """Show the explanation of a run's models.
 
-    It says which features drove each model, how accurate the model was, where the picture is, and
-    what to do next.
+    The explanation lists the most influential features and the accuracy of each model, the files
+    with the plots, and recommendations.
 
     Args:
-        explained: what drove the models, per workload.
+        explained: explanations of the models, per workload.
         models: summary of each model.
-        advice: what to do next.
-        out: file of the picture.
+        advice: recommendations.
+        out: folder with the page and the picture.
         console: the terminal.
     """
     for model in models:
@@ -222,7 +227,11 @@ def _show_features(model: ModelSummary, console: Console) -> None:
 
 
 def _accuracy(explained: Sequence[Explained], width: int) -> Table:
-    """Return a table of the models' accuracy on random configs, and on trials not yet measured."""
+    """Return a table of the models' accuracy.
+
+    One row is for random configs. The other row is for the run's own trials, which the models
+    predicted before they were trained on them.
+    """
     heads = ("P\nrmse", "P\nrank", "A\nrmse", "A\nrank", "V\nauc", "V\nbrier", "fast\nvetoed")
     rows, fast = [], percent(vetoed_shares(explained).fast)
     for text, judged, missed in (

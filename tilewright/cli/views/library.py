@@ -1,4 +1,4 @@
-"""Display of libraries for a CPU: runs, errors, and latency compared with other engines."""
+"""Display of CPU libraries: inference times, errors, and the comparison with other engines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ MEBI = 1 << 20
 
 
 def show_time_shares(artifact: CompiledArtifact, console: Console) -> None:
-    """Show the time of an inference and the fraction outside kernels, if inputs are known."""
+    """Show the time of an inference, and the fraction of it that is spent outside the kernels.
+
+    Nothing is shown if the artifact contains no sample inputs.
+    """
     if not artifact.has_samples:
         return
     _, spent = artifact.run(artifact.check_inputs(), layers=True)
@@ -38,14 +41,14 @@ def show_time_shares(artifact: CompiledArtifact, console: Console) -> None:
 def show_library_run(
     artifact: CompiledArtifact, spent: LibraryProfile, output: Path, console: Console
 ) -> None:
-    """Show the time of an inference."""
+    """Show the time of an inference, and the file with its outputs."""
     print_line(console, f"{_layer_line(artifact, spent)} → {output}")
 
 
 def show_library_profile(
     artifact: CompiledArtifact, spent: LibraryProfile, console: Console
 ) -> None:
-    """Show the time per layer, one row per layer, and the time between them."""
+    """Show a table with the time of each layer, and the time between the kernels."""
     rest = sum(seconds for _, seconds in spent.others)
     whole = sum(layer.seconds for layer in spent.layers) + rest
     titles = layer_titles(artifact.manifest)
@@ -88,7 +91,14 @@ def library_profile_json(spent: LibraryProfile) -> dict[str, Json]:
 def show_errors(
     artifact: CompiledArtifact, errors: Sequence[KernelError], whole: float, console: Console
 ) -> None:
-    """Show the wrong layers, the number of correct layers, and the error of the outputs."""
+    """Show the wrong layers, the number of correct layers, and the error of the outputs.
+
+    Args:
+        artifact: the library.
+        errors: relative error of each layer.
+        whole: relative error of the network's outputs.
+        console: the terminal.
+    """
     for error in errors:
         if error.is_wrong:
             name = as_text(artifact.rows[error.layer]["name"])
@@ -111,7 +121,13 @@ def show_errors(
 def errors_json(
     artifact: CompiledArtifact, errors: Sequence[KernelError], whole: float
 ) -> dict[str, Json]:
-    """Return the results of the checks as JSON."""
+    """Return the results of `tilewright verify` for a library as JSON.
+
+    Args:
+        artifact: the library.
+        errors: relative error of each layer.
+        whole: relative error of the network's outputs.
+    """
     layers: Sequence[Json] = [
         {"name": artifact.rows[error.layer]["name"], "error": error.error, "wrong": error.is_wrong}
         for error in errors
@@ -133,7 +149,7 @@ def _layer_line(artifact: CompiledArtifact, spent: LibraryProfile) -> str:
 
 
 def show_benchmark(made: Benchmark, console: Console) -> None:
-    """Show one row per engine, and the number of rounds."""
+    """Show a table with one row per engine, and the number of undisturbed rounds."""
     timed = made.timed
     rows = []
     for name, times in timed.engines.items():
@@ -167,7 +183,7 @@ def show_benchmark(made: Benchmark, console: Console) -> None:
 
 
 def benchmark_json(made: Benchmark) -> dict[str, Json]:
-    """Return the benchmark as JSON, with the times of every round."""
+    """Return the result of a benchmark as JSON, with the times of every round."""
     timed = made.timed
     engines: list[Json] = []
     for name, times in timed.engines.items():

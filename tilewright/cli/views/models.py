@@ -1,4 +1,4 @@
-"""Display of datasets and of models trained on them: progress and results."""
+"""Display of datasets and of cost models: the progress and the results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,16 @@ if TYPE_CHECKING:
 
 @contextmanager
 def show_building(console: Console) -> Iterator[Listener]:
-    """Show a progress bar of rows on a terminal, or otherwise occasional lines."""
+    """Show the progress of building a dataset during a `with` block.
+
+    A terminal shows a progress bar of rows. Other outputs get occasional lines.
+
+    Args:
+        console: the terminal.
+
+    Yields:
+        A listener for the events of the build.
+    """
     with Bars(console) as bars:
         bar = bars.add_task("planning", total=None)
 
@@ -49,7 +58,16 @@ def show_built(about: DatasetMetadata, out: Path, console: Console) -> None:
 
 @contextmanager
 def training_shown(console: Console) -> Iterator[Listener]:
-    """Show the progress of training on the last line of a terminal; nothing without a terminal."""
+    """Show the progress of training on the last line of a terminal, during a `with` block.
+
+    Other outputs get nothing.
+
+    Args:
+        console: the terminal.
+
+    Yields:
+        A listener for the events of the training.
+    """
     if not console.is_terminal:
         yield ignore
         return
@@ -63,7 +81,14 @@ def training_shown(console: Console) -> Iterator[Listener]:
 
 
 def show_scores(result: Mapping[str, Json], console: Console) -> None:
-    """Show the accuracy for programs before and after compilation, and the training data's size."""
+    """Show the accuracy of a model with and without features of the compiled program.
+
+    Also show the number of rows, and whether the model was trained on some of them.
+
+    Args:
+        result: metrics of the model.
+        console: the terminal.
+    """
     rows = []
     for title, row in (("compiled", result), ("before", as_object(result["visible"]))):
         low, high = (as_number(item) for item in as_list(row["interval"]))
@@ -115,7 +140,7 @@ def show_scores(result: Mapping[str, Json], console: Console) -> None:
 
 
 def show_registered(registered: Registered, console: Console) -> None:
-    """Show the model's version in MLflow's registry, and the addresses of the run's pages."""
+    """Show the version of a model in MLflow's registry, and the addresses of the run's pages."""
     from tilewright.services.page_addresses import flow_run_url
     from tilewright.tasks.tracking import run_url
 

@@ -1,4 +1,4 @@
-"""Display of networks: the built-in ones, and the placement of every operator."""
+"""Display of networks: the built-in networks, and the placement of a network's operators."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def show_report(
     """Show where each operator of a network runs.
 
     Args:
-        report: the report.
+        report: the placement of the operators.
         target: name of the target.
         console: the terminal.
         brief: whether to leave out operators that do no work of their own.
-        has_host: whether the target is an accelerator beside a CPU. If the target is the CPU
-            itself, nothing is offloaded or compared.
+        has_host: whether the target is an accelerator beside a CPU. If the target is a CPU, nothing
+            is offloaded, and no times are shown.
     """
     shown = [o for o in report.operators if not brief or _matters(o)]
     places = OFFLOADED if has_host else KERNELS
@@ -84,7 +84,10 @@ def show_report(
 
 
 def region_lines(report: ModelReport) -> list[str]:
-    """Return what onnxruntime runs: one line per region, with the operator that caused it."""
+    """Return one line per region, a part of the network that onnxruntime runs.
+
+    The line names the operator that caused the region.
+    """
     lines = []
     for region in report.regions:
         count = len(region.operators)
@@ -96,7 +99,7 @@ def region_lines(report: ModelReport) -> list[str]:
 
 
 def _rest_of_library(report: ModelReport) -> str:
-    """Return a sentence about the operators without kernels of a library."""
+    """Return a sentence about the operators for which a CPU target has no kernels."""
     if not report.by_status("onnxruntime"):
         return "TVM compiles the rest"
     return "TVM compiles the rest, except for the operators of onnxruntime"

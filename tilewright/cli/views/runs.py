@@ -1,4 +1,4 @@
-"""Display of the list of runs, and of one run."""
+"""Display of the list of runs, and of a single run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEFT = ("begun", "network", "target", "tuner", "state")
 
 
 def show_runs(runs: Sequence[ListedRun], of: int, console: Console) -> None:
-    """Show runs as a table, one line each.
+    """Show a table with one line per run.
 
     Args:
         runs: the runs to show, latest first.
@@ -36,7 +36,7 @@ def show_runs(runs: Sequence[ListedRun], of: int, console: Console) -> None:
 
 
 def show_run(run: ListedRun, trials: RunTrials | None, console: Console) -> None:
-    """Show a run: its figures, its convergence curve, and the command that repeats it.
+    """Show the latencies of a run, its convergence curve, and the command that repeats it.
 
     Args:
         run: the run.

@@ -1,4 +1,4 @@
-"""Display of hardware: kinds of targets, specifications, cluster boards, enumerated spaces."""
+"""Display of hardware: types of targets, specifications, cluster boards and enumerated spaces."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tilewright.reports.number_format import count_text
 from tilewright.targets.registry import Property, TargetKind
 
 _TEXT = ("meaning",)
-PROSE = 24  # characters from which on a value is a sentence, shown below the table
+PROSE = 24  # values of at least this many characters are shown below the table
 
 
 def show_kinds(kinds: Sequence[TargetKind], console: Console) -> None:
-    """Show each kind of targets, with one line per preset."""
+    """Show each type of target, with one line per preset."""
     for kind in kinds:
         console.print(Text.assemble((kind.name, "bold"), f": {kind.summary}"))
         presets = {preset: kind.describe(preset) for preset in kind.presets()}
@@ -40,7 +40,14 @@ def show_kinds(kinds: Sequence[TargetKind], console: Console) -> None:
 def show_properties(
     name: str, kind: TargetKind, properties: Sequence[Property], console: Console
 ) -> None:
-    """Show one table per section of properties, followed by those with longer texts."""
+    """Show one table per section of a target's properties. Longer texts follow below their table.
+
+    Args:
+        name: name of the target.
+        kind: type of the target.
+        properties: properties of the target.
+        console: the terminal.
+    """
     console.print(Text.assemble((name, "bold"), f": {kind.summary}"))
     for section, rows in groupby(properties, key=lambda item: item.section):
         console.print()
@@ -61,7 +68,7 @@ def show_properties(
 
 
 def as_document(name: str, kind: TargetKind, properties: Sequence[Property]) -> dict[str, Json]:
-    """Return the properties as JSON."""
+    """Return the properties of a target as JSON."""
     return {
         "name": name,
         "kind": kind.name,
@@ -87,7 +94,12 @@ _COLUMNS = ("machine", "programs", "wrong", "time_outs", "failures", "resets")
 
 
 def boards_text(boards: Mapping[str, Mapping[str, Json]], as_json: bool) -> str:
-    """Return one line per board, or JSON."""
+    """Return a text with one line per board of a cluster, or JSON.
+
+    Args:
+        boards: properties and counters of each board, by name of the board.
+        as_json: whether to return JSON.
+    """
     if as_json:
         return json.dumps({name: dict(about) for name, about in boards.items()}, indent=1) + "\n"
     if not boards:
@@ -105,9 +117,14 @@ def boards_text(boards: Mapping[str, Mapping[str, Json]], as_json: bool) -> str:
 
 @contextmanager
 def enumerating(text: str, size: int, console: Console) -> Iterator[Callable[[int], None]]:
-    """Show the progress of enumerating `size` configs during a `with` block.
+    """Show the progress of enumerating a schedule space during a `with` block.
 
-    Yields a function to report how many more configs are done.
+    Yields a function that is called with the number of newly finished configs.
+
+    Args:
+        text: description of the space.
+        size: number of configs.
+        console: the terminal.
     """
     with Bars(console) as bars:
         bar = bars.add_task(text, total=size)
@@ -115,7 +132,7 @@ def enumerating(text: str, size: int, console: Console) -> Iterator[Callable[[in
 
 
 def show_enumerated(space: EnumeratedSpace, out: Path, console: Console) -> None:
-    """Show how many schedules a space has, how many are valid, and the best one."""
+    """Show the number of schedules in a space, how many of them are valid, and the best one."""
     total = len(space.table)
     best = "" if space.best is None else f"; best {latency_text(space.best)}"
     print_line(

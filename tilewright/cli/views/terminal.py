@@ -1,4 +1,4 @@
-"""Common display elements of the terminal: tables, progress, plain lines and latencies."""
+"""Common elements of the display: tables, progress bars, plain lines and formatted latencies."""
 
 from __future__ import annotations
 
@@ -51,10 +51,13 @@ PIPE_WIDTH = 1 << 16
 
 
 class Terminal(Console):
-    """A console that prints text literally.
+    """A console that prints text literally, without Rich's markup or emoji codes.
 
-    It has no markup in brackets and no emoji codes, and shows control characters as escape codes.
-    If the output is not a terminal, lines are not wrapped and do not end in spaces.
+    Control characters are shown as escape sequences. If the output is not a terminal, lines are not
+    wrapped and do not end in spaces.
+
+    Args:
+        stderr: print to standard error instead of standard output.
     """
 
     def __init__(self, *, stderr: bool = False) -> None:
@@ -63,7 +66,7 @@ class Terminal(Console):
             self.width = PIPE_WIDTH
 
     def print(self, *objects: Any, **more: Any) -> None:
-        """Print like `Console.print`, but show paths as the user typed them."""
+        """Print like `Console.print`, with paths as the user typed them."""
         typed = [as_typed(object_) if isinstance(object_, str) else object_ for object_ in objects]
         if self.is_terminal:
             super().print(*typed, **more)
@@ -77,10 +80,10 @@ class Terminal(Console):
             self.on_broken_pipe()
 
     def on_broken_pipe(self) -> NoReturn:
-        """End the command, because nobody reads its output any more.
+        """End the command, because no process reads its output any more.
 
-        Rich's own method also redirects standard output to the null device, even if standard error
-        is the stream that is broken, and hides from other threads that the reader has left.
+        Rich's own method would redirect standard output to the null device, even if the broken
+        stream is standard error. Other threads would then not notice that the reader has left.
         """
         raise SystemExit(1)
 
@@ -96,13 +99,18 @@ class Terminal(Console):
 def ruled_table(padding: Padding = (0, 1, 0, 1)) -> Table:
     """Return an empty table with a line below its heading.
 
-    `padding` of a cell is top, right, bottom and left.
+    Args:
+        padding: blank cells at the top, right, bottom and left of each cell.
     """
     return Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=padding)
 
 
 def bare_table(*, head: bool = True) -> Table:
-    """Return an empty table without lines."""
+    """Return an empty table without lines.
+
+    Args:
+        head: whether the table has a heading.
+    """
     return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=head)
 
 
@@ -117,18 +125,20 @@ def fitted_table(
     styles: Sequence[str | None] = (),
     total: bool = False,
 ) -> Table:
-    """Return a table that fits into a width without cutting off figures.
+    """Return a table that fits into a width, without cutting off numbers.
 
-    Columns without any cell are left out, and then those of `droppable` until the table fits.
+    Columns without any text are left out. If the table is still too wide, the columns in
+    `droppable` are left out one by one until it fits.
 
     Args:
-        columns: cells by the heading of their column.
-        droppable: columns to leave out if necessary, in this order.
-        width: width of the terminal.
+        columns: cells of each column, by heading. All columns have equally many cells.
+        droppable: headings of columns to leave out if necessary, in this order. `BREAK` marks the
+            point at which the text of the first column is broken into two lines instead.
+        width: width of the terminal in characters.
         left: columns that are aligned to the left.
-        folded: columns of text that may continue in a second line, besides the first one.
-        numbered: whether lines are numbered, so that the first column is aligned to the right.
-        styles: styles of the lines.
+        folded: columns whose text may continue in a second line, besides the first column.
+        numbered: whether the first column contains line numbers, which are aligned to the right.
+        styles: style of each line.
         total: whether to set off the last line as a total.
     """
     shown = {head: cells for head, cells in columns.items() if any(cells)}
@@ -168,7 +178,7 @@ def fitted_table(
 
 
 def columns_of(rows: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
-    """Convert rows with equal headings to lists of cells by heading."""
+    """Convert a list of rows to lists of cells, by heading. All rows have the same headings."""
     return {head: [row[head] for row in rows] for head in (rows[0] if rows else ())}
 
 
@@ -183,11 +193,12 @@ def _width(head: str, cells: Sequence[str | Text]) -> int:
 
 
 class Activity(NamedTuple):
-    """What a command is doing.
+    """Current activity of a command.
 
     Attributes:
-        step: identity of the step. A new step is reported sooner than one that goes on.
-        text: the line to print: the step, and how far it is.
+        step: identity of the step. The first line about a new step is printed sooner than the later
+            lines about it.
+        text: line to print: the step and its progress.
     """
 
     step: str
@@ -195,14 +206,14 @@ class Activity(NamedTuple):
 
 
 class Silence:
-    """Prints what a command is doing if nothing else is printed for a while, for logs and pipes.
+    """Prints the current activity if nothing else is printed for a while, for logs and pipes.
 
-    Use it as a context manager. A step that runs for `FIRST_WORD` seconds without output is
-    reported once, and again after every `QUIET` seconds of silence.
+    Use the object as a context manager. If a step runs for `FIRST_WORD` seconds without output, one
+    line is printed. Another line follows after every `QUIET` seconds of silence.
 
     Args:
-        console: where to print.
-        activity: returns what the command is doing.
+        console: console to print to.
+        activity: returns the current activity of the command.
     """
 
     def __init__(self, console: Console, activity: Callable[[], Activity]) -> None:
@@ -219,10 +230,10 @@ class Silence:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         if self._thread.is_alive():
-            self._thread.join()  # no line comes behind the results, or while the process ends
+            self._thread.join()  # so that no line follows the results
 
     def restart(self) -> None:
-        """Restart the wait, because something else was printed."""
+        """Restart the waiting time, because something else was printed."""
         self._last_line = time.monotonic()
 
     def _break(self) -> None:
@@ -239,12 +250,12 @@ class Silence:
                 try:
                     print_line(self._console, f"… {activity.text}")
                 except OSError:
-                    return  # a full disk, say: the command meets it when it prints its next line
+                    return  # e.g. a full disk: the command's own next line reports it
                 reported, self._last_line = step, now
 
 
 class _Description(TextColumn):
-    """Column with the description of a task, or with the kernel that it waits for."""
+    """Column with the description of a task or, if the task waits for a kernel, of the kernel."""
 
     def render(self, task: Task) -> Text:
         """Return the text of the column."""
@@ -253,7 +264,7 @@ class _Description(TextColumn):
 
 
 class _Status:
-    """Status text that shows the kernel that is being compiled, if any."""
+    """Status text that shows the kernel that is being compiled, if there is one."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -263,7 +274,7 @@ class _Status:
 
 
 class Bars(Progress):
-    """Progress bars that disappear when done; without a terminal, occasional lines on stderr."""
+    """Progress bars that disappear at the end. Without a terminal, occasional lines on stderr."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(
@@ -291,7 +302,7 @@ class Bars(Progress):
         task = next((task for task in reversed(self.tasks) if task.visible), None)
         if task is None:
             return Activity("beginning", "beginning")
-        # The description of a task with a total may say how far it is, and changes with it.
+        # The description of a task with a total may contain its progress, so use the task's ID.
         step = task.description if task.total is None else f"task {task.id}"
         of = "" if task.total is None else f", {task.completed:,.0f} of {task.total:,.0f}"
         return Activity(step, f"{task.description}{of}, for {task.elapsed or 0:.0f} s so far")
@@ -299,7 +310,13 @@ class Bars(Progress):
 
 @contextmanager
 def show_working(what: str) -> Iterator[None]:
-    """Show that `what` is running: a spinner on a terminal, otherwise a line after some seconds."""
+    """Show within the context that work is in progress.
+
+    A terminal shows a spinner. Other outputs get a line after some seconds.
+
+    Args:
+        what: description of the work.
+    """
     console, began = Terminal(stderr=True), time.monotonic()
     if console.is_terminal:
         with console.status(_Status(what)):
@@ -319,7 +336,7 @@ def print_line(console: Console, text: str) -> None:
 
 
 def cost(latency: Latency | None) -> float | None:
-    """Return the cycles of a latency, or its seconds if no cycles are counted."""
+    """Return a latency in cycles or, if no cycles are counted, in seconds; None if unknown."""
     if latency is None:
         return None
     return float(latency.cycles) if latency.cycles >= 0 else latency.seconds

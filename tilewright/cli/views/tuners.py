@@ -14,7 +14,10 @@ from tilewright.search import Registration
 
 
 def show_tuners(tuners: Sequence[Registration], console: Console) -> None:
-    """Show each tuner, and then the options; tuners with the same options are listed together."""
+    """Show the summary of each tuner, and then its options.
+
+    Tuners with the same options are grouped.
+    """
     table = bare_table(head=False)
     table.add_column("", no_wrap=True, style="bold")
     table.add_column("")

@@ -69,7 +69,7 @@ READING, STARTING = "reading the model", "starting the local servers"
 
 
 class Display(Protocol):
-    """A context manager that receives events and shows them in the terminal."""
+    """A context manager that receives the events of a run and shows them."""
 
     def __call__(self, event: Event) -> None:
         """Show an event of a run."""
@@ -80,7 +80,11 @@ class Display(Protocol):
 
 
 class Heard:
-    """Listener that passes events to a display, and counts the steps whose results were reused."""
+    """Listener that passes events to a display, and counts the steps whose results were reused.
+
+    Args:
+        display: the display.
+    """
 
     def __init__(self, display: Display) -> None:
         self.display = display
@@ -93,11 +97,11 @@ class Heard:
 
 
 def make_display(console: Console, trials: int, first: str = READING) -> Display:
-    """Return a display for a terminal, or for other outputs.
+    """Return a live display for a terminal, or a display of single lines for other outputs.
 
     Args:
         console: the console.
-        trials: trials per workload.
+        trials: number of trials per workload.
         first: description of the first step.
     """
     if console.is_terminal:
@@ -107,17 +111,17 @@ def make_display(console: Console, trials: int, first: str = READING) -> Display
 
 @dataclass
 class LayerProgress:
-    """Progress of a layer, one line of the display.
+    """Progress of a layer: one line of the display.
 
     Attributes:
         name: display name of the layer.
         count: number of calls per inference.
-        rule: latency of the schedule that is used without tuning, if known.
+        rule: latency of the rule schedule, which is chosen without a trial, if it is known.
         best: latency of the best trial so far.
         trials: number of trials so far.
         valid_share: fraction of the trials that are valid.
         begun: whether tuning of the layer has begun.
-        done: whether it has ended.
+        done: whether tuning of the layer has ended.
     """
 
     name: str
@@ -131,9 +135,13 @@ class LayerProgress:
 
 
 class LineDisplay:
-    """Prints one line per finished workload, for logs and pipes.
+    """Display that prints one line per finished workload, for logs and pipes.
 
-    If nothing is printed for a while, it prints what the run is doing.
+    If nothing is printed for a while, it prints the current step.
+
+    Args:
+        console: the console.
+        first: description of the first step.
     """
 
     def __init__(self, console: Console, first: str = READING) -> None:
@@ -151,7 +159,7 @@ class LineDisplay:
         self._silence.__exit__()
 
     def __call__(self, event: Event) -> None:
-        """Print a line about an event, if it is worth one."""
+        """Print a line about an event, unless the event is of no interest to the user."""
         match event:
             case NetworkFound():
                 self.layers = _layers(event)
@@ -180,7 +188,13 @@ class LineDisplay:
 
 
 class LiveDisplay:
-    """Live table of the run's progress, with the current step."""
+    """Live table with the progress of each layer and the current step.
+
+    Args:
+        console: the terminal.
+        trials: number of trials per workload.
+        first: description of the first step.
+    """
 
     def __init__(self, console: Console, trials: int, first: str = READING) -> None:
         self.console = console
@@ -263,7 +277,10 @@ class LiveDisplay:
         return fitted_table(columns, droppable, width, left=("progress",), styles=styles)
 
     def _bar(self, layer: LayerProgress) -> Text:
-        """Return the progress bar of a layer, with the number of shared trials that it got."""
+        """Return the progress bar of a layer.
+
+        If the layers share their trials, the full length stands for the layer with the most trials.
+        """
         most, done = self.trials, layer.trials
         if self.shared:
             most = max(most, *(layer.trials for layer in self.layers.values()))
@@ -274,12 +291,12 @@ class LiveDisplay:
 
 
 def shared_text(event: RoundScheduled) -> str:
-    """Return how many of the shared trials are spent."""
+    """Return a text about the number of shared trials that are used."""
     return f"{event.trials:,} of at most {count_text(event.most, 'trial')}"
 
 
 def tuned_line(outcome: TunedWorkload) -> str:
-    """Return one line about a tuned workload."""
+    """Return one line about a tuned workload: its latencies and numbers of trials."""
     row, chosen = outcome.summary(), outcome.chosen
     rule = four_figures(row).rule
     earlier = f"rule {_short(rule)}" if rule else "no rule schedule"
@@ -295,7 +312,7 @@ def tuned_line(outcome: TunedWorkload) -> str:
 
 
 def _short(latency: Latency | None) -> str:
-    """Return a latency in cycles if they are counted, else in milliseconds."""
+    """Return a latency in cycles or, if no cycles are counted, in milliseconds."""
     return cycles_text(latency) or latency_text(latency)
 
 

@@ -1,4 +1,4 @@
-"""Display of the results of a tuning run: one line per layer, and the location of the files."""
+"""Display of the results of a tuning run: a table with one line per layer, and the files."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def show_results(
     """Show the table of results, what was reused, the files, and links to the run's pages.
 
     Args:
-        summary: contents of `summary.json`.
+        summary: content of `summary.json`.
         folder: output directory of the run.
-        reused_stages: number of steps whose results were reused.
-        links: addresses of the run's pages by name.
+        reused_stages: number of steps whose results came from the cache.
+        links: addresses of the run's pages, by name.
         console: the terminal.
     """
     console.print(results_table(summary, console.width))
@@ -87,13 +87,13 @@ def show_results(
 def results_table(summary: Summary, width: int = 80) -> Table:
     """Return the table of a run's latencies, one line per layer, with as many columns as fit.
 
-    The columns are the four latencies of each layer, the gains of tuning over the rule (the
-    schedule used without tuning) and over the fallback (the stock compiler's schedule), and the
-    trials. Latencies are in cycles where the target counts them, and in milliseconds. Unknown
-    values have no column.
+    The columns are the four latencies of each layer, the speed-ups of the tuned schedule, and the
+    trials. Speed-ups are given over the rule schedule (chosen without a trial) and over the
+    fallback (the stock compiler's schedule). Latencies are in milliseconds and, if the target
+    counts cycles, also in cycles. A column without any known value is left out.
 
     Args:
-        summary: contents of `summary.json`.
+        summary: content of `summary.json`.
         width: width of the terminal in characters.
     """
     rows = summary["workloads"]
@@ -108,10 +108,13 @@ def results_table(summary: Summary, width: int = 80) -> Table:
 
 
 def headline(summary: Summary) -> str:
-    """Return a sentence about the latency of an inference's tuned layers.
+    """Return a sentence about the latency of the tuned layers per inference.
 
-    It says how much faster they are than with the rule (the schedule used without tuning) and with
-    the fallback (the stock compiler's schedule), and how far they are from the lower bound.
+    It contains the speed-ups over the rule schedule (chosen without a trial) and over the fallback
+    (the stock compiler's schedule), and the distance from the lower bound.
+
+    Args:
+        summary: content of `summary.json`.
     """
     total = summary["total"]
     subject = f"{printable(summary['network'])} on {printable(summary['target'])}"
@@ -121,7 +124,12 @@ def headline(summary: Summary) -> str:
 
 
 def _figures(row: WorkloadRow | Total, rows: list[WorkloadRow]) -> dict[str, str]:
-    """Return the cells of a line by heading: latencies of `row`, and trials of `rows`."""
+    """Return the cells of a line, by heading.
+
+    Args:
+        row: latencies of a layer or of all layers.
+        rows: the workloads whose trials are counted.
+    """
     figures, (limit, above) = four_figures(row), above_limit(row)
     roofline = as_latency(row["roofline_seconds"], row["roofline_cycles"])
     trials = sum(row["trials"] for row in rows)
@@ -154,10 +162,13 @@ def _total_name(summary: Summary) -> str:
 
 
 def coverage(summary: Summary) -> str:
-    """Return a sentence about how much of the network was tuned.
+    """Return a sentence about the fraction of the network that was tuned.
 
-    It also says for how many workloads the rule, the schedule used without tuning, is a schedule
+    It also states for how many workloads the rule schedule (chosen without a trial) is a schedule
     that the stock compiler publishes.
+
+    Args:
+        summary: content of `summary.json`.
     """
     rows, part = summary["workloads"], summary.get("part", {})
     share = share_of(summary["macs"])
@@ -174,9 +185,9 @@ def coverage(summary: Summary) -> str:
 
 
 def _published_text(summary: Summary) -> str:
-    """Return for how many workloads the rule is a schedule that the stock compiler publishes.
+    """Return for how many workloads the stock compiler publishes the rule schedule.
 
-    Returns an empty text if there are no such workloads.
+    The text is empty if there is no such workload.
     """
     known, rows = summary["total"]["published"]["workloads"], summary["workloads"]
     if not known:
@@ -188,7 +199,7 @@ def _published_text(summary: Summary) -> str:
 
 
 def _validation(summary: Summary) -> str:
-    """Return how the latencies were validated, if measurements vary."""
+    """Return a sentence about the validation measurements; "" if the target is deterministic."""
     rows = [row["validation"] for row in summary["workloads"] if "validation" in row]
     if not rows:
         return ""
@@ -211,7 +222,7 @@ def _proof(summary: Summary) -> str:
 
 
 def _fusion_text(summary: Summary) -> str:
-    """Return how much was fused, if that was decided, and the latency of the whole network."""
+    """Return how many operators were fused and the new latency; "" if fusion was not decided."""
     if "fusion" not in summary:
         return ""
     said = summary["fusion"]
@@ -232,7 +243,7 @@ def _fusion_text(summary: Summary) -> str:
 
 
 def _sharing(summary: Summary) -> str:
-    """Return how shared trials were spent; empty if they were not shared."""
+    """Return a sentence about the use of shared trials; "" if the workloads did not share them."""
     if "stop_gain" not in summary:
         return ""
     sharing = summary["stop_gain"]
@@ -253,7 +264,7 @@ def _sharing(summary: Summary) -> str:
 
 
 def _reuse_text(summary: Summary, stages: int) -> str:
-    """Return how much was reused; empty if nothing was."""
+    """Return a sentence about reused trials and stages; "" if nothing was reused."""
     rows = summary["workloads"]
     held = sum(row["reused_trials"] for row in rows)
     if not held and not stages:
