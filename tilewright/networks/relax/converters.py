@@ -285,7 +285,7 @@ def _div(bb: BlockBuilder, inputs: Inputs, _: OnnxAttributes) -> RelaxExpr | Non
 
 
 def _mod(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr | None:
-    """Convert the remainder of signed integers, with the same protection against crashes as `_div`."""
+    """Convert the remainder of signed integers, with the protection against crashes of `_div`."""
     if not _are_signed(inputs):
         return None
     by_minus_one, divisor = _without_minus_one(bb, inputs[1])

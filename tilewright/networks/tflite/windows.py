@@ -447,7 +447,7 @@ class _Numbers:
         return reduce_axes(self._writer, self._reduction, name, axes, keep=False, suffix=suffix)
 
     def combine(self, start: str, name: str) -> str:
-        """Add a node that combines the start value with reduced values; return its result's name."""
+        """Add a node that combines the start value with a reduced value; return its result."""
         suffix = "Combine" if self._dtype != self._target else ""
         return self._writer.node(self._operation, [start, name], suffix)
 
