@@ -109,10 +109,13 @@ class InaccurateError(ArtifactError):
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of a library's error message.
+    """Return the first line of a library's error message, without onnxruntime's error code.
 
-    The error-code prefix of onnxruntime is removed. If the message is empty, return the name of the
-    exception class.
+    Args:
+        error: the exception.
+
+    Returns:
+        The line. If the message is empty, the name of the exception class.
     """
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", line)
@@ -121,6 +124,10 @@ def first_line(error: Exception) -> str:
 def last_line(error: Exception) -> str:
     """Return the last line of a library's error message, in which TVM and ONNX state the cause.
 
-    If the message is empty, return the name of the exception class.
+    Args:
+        error: the exception.
+
+    Returns:
+        The line. If the message is empty, the name of the exception class.
     """
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]

@@ -1,9 +1,9 @@
 """Fuse each attention of a network into one function.
 
-An attention consists of two batched matrix products with a softmax in between. Computed by
-separate functions, it stores the scores (the results of the first product) of all heads in memory.
-The fused function processes only some rows of a head at a time, so that their scores stay in the
-cache:
+An attention consists of two batched matrix products with a softmax in between. If separate
+functions compute it, the scores (the results of the first product) of all heads are stored in
+memory. The fused function processes only some rows of a head at a time, so that their scores stay
+in the cache:
 
     parallel over (heads, shares of the rows)
       scores of the rows        first product, into a buffer of the task
@@ -546,6 +546,7 @@ class _Heads(_Rows):
     def __init__(self, scores: Workload, compiles: CompilesKernels) -> None:
         shares = -(-4 * scores.height * scores.out_channels // SCORES_OF_TILES)
         self._parts = _parts(scores, compiles.threads)
+        # At least two shares, so that TVM does not reuse the memory of a buffer (see above).
         self._each = max(2, -(-shares // self._parts))
         super().__init__(scores, -(-scores.height // (self._parts * self._each)), compiles)
 

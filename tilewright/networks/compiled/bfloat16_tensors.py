@@ -90,8 +90,13 @@ class Bfloat16Tensors:
     def block(self, var: RelaxVar) -> int:
         """Return the channel block size that the readers of a tensor prefer.
 
-        The block size is 0 if no reader prefers one. It is also 0 if the tensor is concatenated
-        with a tensor whose number of channels is not a multiple of the block size.
+        Args:
+            var: variable of the tensor.
+
+        Returns:
+            Number of channels per block. It is 0 if no reader prefers a block size, or if the
+            tensor is concatenated with a tensor whose number of channels is not a multiple of the
+            preferred size.
         """
         if var not in self._blocks:
             # Placeholder that ends the recursion if a tensor depends on itself.

@@ -1,7 +1,7 @@
 """Find operators that only rearrange channels, and implement them on packed images.
 
 Such a rearrangement is written as a reshape, a permutation of axes and another reshape. TVM would
-unpack the image for them and pack the result again. There are two forms:
+unpack the image before the rearrangement and pack the result after it. There are two forms:
 
 Channel shuffle (Zhang et al., ShuffleNet, arXiv 1707.01083): (n, g * k, h, w) → (n, g, k, h, w) →
 (n, k, g, h, w) → (n, g * k, h, w). Each block of result channels is assembled from vectors of the
@@ -104,7 +104,14 @@ class ChannelShuffle:
 
 
 def channel_shuffles(flat: FlatGraph) -> dict[RelaxVar, ChannelShuffle]:
-    """Return all channel shuffles of a network, by variable of the result (n, c, h, w)."""
+    """Find all channel shuffles of a network.
+
+    Args:
+        flat: the network.
+
+    Returns:
+        The shuffles, by variable of the result (n, c, h, w).
+    """
     shuffles = {}
     for binding in flat.bindings:
         if (shuffle := _shuffle_of(flat, binding)) is not None:
@@ -199,7 +206,7 @@ class PixelsBeside:
 
 
 def pixels_beside(flat: FlatGraph) -> dict[RelaxVar, PixelsBeside]:
-    """Return all rearrangements of channels to pixels in a network.
+    """Find all rearrangements of channels to pixels in a network.
 
     Args:
         flat: the network.

@@ -240,7 +240,11 @@ def interpolate_along(axis: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], T
 
 
 def is_vector(block: int) -> bool:
-    """Return whether blocks of this size are computed as vectors: a power of two, at least 8."""
+    """Return whether the channels of a block are worth computing as a vector.
+
+    Args:
+        block: channels per block. It must be a power of two and at least 8.
+    """
     return block >= 8 and block.bit_count() == 1
 
 
@@ -276,7 +280,14 @@ class LocalResponse:
 
 
 def local_responses(flat: FlatGraph) -> dict[RelaxVar, LocalResponse]:
-    """Return all local response normalisations of a network, by variable of the result."""
+    """Find all local response normalisations of a network.
+
+    Args:
+        flat: the network.
+
+    Returns:
+        The normalisations, by variable of the result.
+    """
     responses = {}
     for binding in flat.bindings:
         if binding.op == "relax.divide" and (response := _response_of(flat, binding)) is not None:
@@ -330,7 +341,15 @@ def _response_window(pool: Binding) -> int:
 
 
 def local_response_norm(image: Tensor, response: LocalResponse) -> Tensor:
-    """Compute the local response normalisation of an image (n, c, h, w) as a TE tensor."""
+    """Compute a local response normalisation as a TE tensor.
+
+    Args:
+        image: float32 image of shape (n, c, h, w).
+        response: parameters of the normalisation.
+
+    Returns:
+        Tensor with the shape of `image`.
+    """
     _, channels, *_ = map(int, image.shape)
     share = np.float32(response.alpha / response.size)
 

@@ -211,6 +211,7 @@ class _RewrittenMain:
                 wanted[0] = frames, channels // block, *size, block
             arguments = [self._read_narrowed(data, code, code.data_block, narrowed, 0)]
             arguments.append(_constant(code.pack_weights(layer.weight)))
+        # `wanted` also contains the shapes of the added tensors and of the result.
         constants = [
             _constant(array.reshape(shape))
             for array, shape in zip(layer.constants, wanted[len(arguments) :], strict=False)

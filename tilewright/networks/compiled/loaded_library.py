@@ -104,7 +104,7 @@ class LoadedLibrary:
     @property
     def _main(self) -> Callable[..., RuntimeTensor]:
         if not hasattr(self._caller, "main"):
-            self._machine  # noqa: B018
+            self._machine  # noqa: B018  (creates the machine and looks up its function)
         return self._caller.main
 
     def function(

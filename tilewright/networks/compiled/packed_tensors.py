@@ -141,9 +141,14 @@ class PackedTensors:
         return next((size for size in known if size % block == 0), 0)
 
     def bfloat16(self, var: RelaxVar, block: int) -> RelaxExpr:
-        """Return a tensor in bfloat16, packed as (n, c / block, h, w, block).
+        """Return a tensor in bfloat16, converting it if it is not available in this layout.
 
-        The tensor is converted if it is not available in this layout.
+        Args:
+            var: variable of the tensor.
+            block: channels per block.
+
+        Returns:
+            Expression of shape (n, c / block, h, w, block), stored as uint16.
         """
         known = self._value(var)
         if block not in known.bfloat16:
@@ -303,9 +308,14 @@ class PackedTensors:
         return known.plain
 
     def as_packed(self, var: RelaxVar, block: int) -> RelaxExpr:
-        """Return a tensor in float32, packed as (n, c / block, h, w, block).
+        """Return a packed float32 tensor, converting it if it is not available in this layout.
 
-        The tensor is converted if it is not available in this layout.
+        Args:
+            var: variable of the tensor.
+            block: channels per block.
+
+        Returns:
+            Expression of shape (n, c / block, h, w, block).
         """
         known = self._value(var)
         if block not in known.packed and known.bfloat16:

@@ -51,6 +51,7 @@ PAIRS = frozenset((
 """Supported elementwise operators with two operands."""
 EACH = frozenset(("relax.sigmoid", "relax.tanh", "relax.negative", "relax.nn.relu"))
 """Supported elementwise operators with one operand."""
+# Name of the product in each step, as `networks.onnx.recurrent_operators` writes it.
 _STEP = re.compile(r"(.+)/\d+/recurrent")
 Same = TypeVar("Same")
 Formula = tuple[Any, ...]
@@ -102,7 +103,11 @@ class Recurrence:
 
 
 def recurrences(flat: FlatGraph) -> list[Recurrence]:
-    """Return all recurrences of a network that can be compiled into one function each."""
+    """Find the recurrences of a network that can be compiled into one function each.
+
+    Args:
+        flat: the network.
+    """
     steps: dict[str, list[Binding]] = defaultdict(list)
     for binding in flat.bindings:
         if binding.op == "relax.matmul" and (step_name := _STEP.fullmatch(binding.node)):

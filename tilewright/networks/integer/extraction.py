@@ -266,6 +266,7 @@ class _Extraction:
             match = inside.get(binding.var)
             if match is None:
                 self._tensors.add_plain(binding)
+            # All inputs of a match exist when its last operator is reached.
             elif binding is match.result and not self._is_layer(match):
                 for part in (match.anchor, *(link.binding for link in match.chain)):
                     self._tensors.add_plain(part)

@@ -87,7 +87,14 @@ class Products:
         self._blocks = blocks
 
     def data(self, value: RelaxExpr) -> View:
-        """Return the int8 value from which a float tensor is dequantised."""
+        """Return the int8 value from which a float tensor is dequantised.
+
+        Args:
+            value: variable of the float tensor.
+
+        Raises:
+            NotALayer: the tensor is not dequantised from an int8 value.
+        """
         view = self._t.real(value)
         if view is None:
             raise NotALayer("its input is not an int8 tensor times a scale")
@@ -109,8 +116,14 @@ class Products:
     def image(self, value: RelaxExpr) -> tuple[View, tuple[int, int, int, int]]:
         """Return the data of an operator on images as an int8 image.
 
+        Args:
+            value: variable of the float tensor that the operator reads.
+
         Returns:
             The int8 value, and its shape (n, c, h, w).
+
+        Raises:
+            NotALayer: the tensor is not dequantised from an int8 value, or is not an image.
         """
         view = self.data(value)
         if len(view.shape) != 4:

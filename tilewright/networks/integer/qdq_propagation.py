@@ -122,7 +122,9 @@ class QdqTensors:
     def view(self, var: RelaxVar) -> View | None:
         """Return the int8 value that a variable stands for, or None if there is none.
 
-        An integer variable equals the int8 value; a float variable is dequantised from it.
+        Args:
+            var: the variable. An integer variable equals the int8 value; a float variable is
+                dequantised from it.
         """
         return self._views.get(var)
 

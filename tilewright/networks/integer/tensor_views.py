@@ -69,9 +69,14 @@ class Slices:
         return self._note([ChannelSlice(part.name, whole, first)], part, (whole,))
 
     def sources(self, names: Iterable[str]) -> set[str]:
-        """Return the computed tensors that are needed so that the tensors in `names` exist.
+        """Return the computed tensors that are needed so that other tensors exist.
 
-        A registered concatenation or slice is replaced by the tensors of which it consists.
+        Args:
+            names: names of the other tensors.
+
+        Returns:
+            The names, in which each registered concatenation or slice is replaced by the tensors of
+            which it consists.
         """
         result: set[str] = set()
         for name in names:
@@ -80,7 +85,11 @@ class Slices:
         return result
 
     def leading_to(self, read: Iterable[str]) -> tuple[ChannelSlice, ...]:
-        """Return the slices on which the tensors in `read` depend, directly or indirectly."""
+        """Return the registered slices on which tensors depend, directly or indirectly.
+
+        Args:
+            read: names of the tensors.
+        """
         wanted: set[str] = set()
         waiting = [name for name in read if name in self._made_of]
         while waiting:

@@ -113,6 +113,9 @@ def dynamic_nodes(flat: FlatGraph) -> tuple[str, ...]:
     """Return the names of the operators at which shapes start to depend on tensor values.
 
     Operators whose inputs already have such a shape are left out.
+
+    Args:
+        flat: the graph.
     """
     dynamic: set[RelaxVar] = set()
     names: dict[str, None] = {}
@@ -137,7 +140,14 @@ def _is_static(ty: RelaxType) -> bool:
 
 
 def shape_of(value: RelaxExpr) -> tuple[int, ...] | None:
-    """Return the static shape of a tensor, or None if the value has no static shape."""
+    """Return the static shape of a tensor.
+
+    Args:
+        value: expression of the tensor.
+
+    Returns:
+        The shape, or None if a size is unknown or the value is not a tensor.
+    """
     shape = getattr(value.ty, "shape", None)
     if shape is None or not hasattr(shape, "values"):
         return None

@@ -70,7 +70,12 @@ class HeldTensor:
 
 
 def int8_variable(name: str, shape: Sequence[int]) -> RelaxVar:
-    """Return a new Relax variable for an int8 tensor."""
+    """Return a new Relax variable for an int8 tensor.
+
+    Args:
+        name: name of the variable.
+        shape: shape of the tensor.
+    """
     return relax.Var(name, relax.TensorType(tuple(shape), "int8"))
 
 
@@ -122,12 +127,22 @@ def _replace(arg: RelaxExpr, replaced: Mapping[RelaxVar, RelaxExpr]) -> RelaxExp
 
 
 def quantise_tensor(real: RelaxExpr, scale: Scale) -> RelaxExpr:
-    """Return an expression that quantises a float tensor to int8."""
+    """Return an expression that quantises a float32 tensor to int8.
+
+    Args:
+        real: the float32 tensor.
+        scale: step and zero point of the int8 tensor.
+    """
     return relax.op.quantize(real, *_constants(scale), axis=-1, out_dtype="int8")
 
 
 def dequantise_tensor(integers: RelaxExpr, scale: Scale) -> RelaxExpr:
-    """Return an expression that converts an int8 tensor to float32."""
+    """Return an expression that converts an int8 tensor to float32.
+
+    Args:
+        integers: the int8 tensor.
+        scale: step and zero point of the int8 tensor.
+    """
     return relax.op.dequantize(integers, *_constants(scale), axis=-1, out_dtype="float32")
 
 
@@ -307,7 +322,11 @@ def compiled(functions: Mapping[str, RelaxFunction]) -> VMExecutable:
 
 
 def compiles(functions: Mapping[str, RelaxFunction]) -> bool:
-    """Return whether TVM can compile the given Relax functions."""
+    """Return whether TVM can compile the given Relax functions.
+
+    Args:
+        functions: the functions, by name.
+    """
     try:
         compiled(functions)
     except Exception:

@@ -99,7 +99,11 @@ class CompiledModule:
 
 
 def first_uncompilable(functions: Mapping[str, RelaxFunction]) -> str | None:
-    """Return the name of the first function that TVM cannot compile, or None if there is none."""
+    """Return the name of the first function that TVM cannot compile, or None if there is none.
+
+    Args:
+        functions: the functions, by name. Each function is compiled by itself.
+    """
     return next(
         (name for name, function in functions.items() if not compiles({name: function})), None
     )
@@ -108,8 +112,12 @@ def first_uncompilable(functions: Mapping[str, RelaxFunction]) -> str | None:
 def uncompilable_variable(function: RelaxFunction) -> str | None:
     """Return the name of the first variable whose expression TVM cannot compile by itself.
 
-    The result is None if TVM can compile each expression, even if it cannot compile the whole
-    function.
+    Args:
+        function: the function that contains the variables.
+
+    Returns:
+        The name of the variable. None if TVM can compile each expression, even if it cannot compile
+        the whole function.
     """
     binding = _uncompilable(function)
     return None if binding is None else str(binding.var.name)
@@ -117,6 +125,9 @@ def uncompilable_variable(function: RelaxFunction) -> str | None:
 
 def uncompilable_nodes(flat: FlatGraph) -> tuple[str, ...]:
     """Return the source operator of the first expression that TVM cannot compile by itself.
+
+    Args:
+        flat: the network.
 
     Returns:
         The name of the operator in a tuple. The tuple is empty if TVM can compile each expression,
@@ -130,7 +141,11 @@ def uncompilable_nodes(flat: FlatGraph) -> tuple[str, ...]:
 def uncompilable_operator(function: RelaxFunction) -> str:
     """Return a part of an error message that names the first operator that TVM cannot compile.
 
-    An example is ", operator topk". The result is "" if TVM can compile each operator by itself.
+    Args:
+        function: the function that contains the operator.
+
+    Returns:
+        A text such as ", operator topk". It is "" if TVM can compile each operator by itself.
     """
     binding = _uncompilable(function)
     if binding is None or not isinstance(binding.value, relax.Call):

@@ -60,7 +60,11 @@ def explanation(model: onnx.ModelProto, name: str, error: Exception) -> str:
 
 
 def plain_message(error: Exception) -> str:
-    """Return the message of an exception if it is plain English, or "" otherwise."""
+    """Return the message of an exception if it is plain English, or "" otherwise.
+
+    Args:
+        error: an exception that TVM raised.
+    """
     said = last_line(error).strip().rstrip(".;: ")
     sentence = len(said.split()) > 2 and len(said) < 250 and said[0].isalpha()
     return said if sentence and not INNER_WORDS.search(said) else ""

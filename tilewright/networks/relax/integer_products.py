@@ -69,8 +69,13 @@ def dequantisation(flat: FlatGraph, value: RelaxExpr) -> Binding | None:
 def integer_tensor(flat: FlatGraph, value: RelaxExpr) -> RelaxVar | None:
     """Return the integer tensor from which a value is dequantised.
 
-    The result is None if there is no such tensor (see `dequantisation`), or if its scale or zero
-    point is only known at run time.
+    Args:
+        flat: the graph.
+        value: the value, which may be reshaped after the dequantisation.
+
+    Returns:
+        Variable of the int8 or uint8 tensor. None if there is no such tensor (see
+        `dequantisation`), or if its scale or zero point is only known at run time.
     """
     binding = dequantisation(flat, value)
     return binding.args[0] if binding is not None and is_known(binding) else None

@@ -120,6 +120,7 @@ def _ordered(value: BinaryOperation) -> Expression:
         return value
     if isinstance(second, tirx.FloatImm):
         return type(value)(second, first)
+    # `keep_nan` evaluates its first operand three times, and a load is cheap to repeat.
     if isinstance(second, TensorLoad) and not isinstance(first, TensorLoad):
         first, second = second, first
     return keep_nan(first, second, type(value))

@@ -93,9 +93,15 @@ Signature = tuple[tuple[str, int], ...]
 
 
 def own_kind(anchor: Binding) -> StepKind | None:
-    """Return the step kind of an anchor that is itself an epilogue step, or None.
+    """Return the step kind of an anchor that is itself an epilogue step.
 
     Such anchors are additions, activations and requantisations that do not follow another anchor.
+
+    Args:
+        anchor: binding of the anchor.
+
+    Returns:
+        The kind of the step, or None for other anchors, such as convolutions.
     """
     kinds: Mapping[str, StepKind] = {
         ADD: "add", RELU: "relu", CLIP: "clip", QUANTISE: "quantise"
@@ -104,11 +110,17 @@ def own_kind(anchor: Binding) -> StepKind | None:
 
 
 def matches(flat: FlatGraph) -> list[Match]:
-    """Return every anchor with its chain, in execution order.
+    """Find every anchor of a network with its chain of fused operations.
 
     Chains do not overlap. If several chains could contain an operator, products have priority over
     pooling, and pooling has priority over anchors that are steps themselves. Among anchors of the
     same kind, the longest chain has priority.
+
+    Args:
+        flat: the graph.
+
+    Returns:
+        The matches, in execution order.
     """
     order = list(BEHIND)
     candidates = [
@@ -136,9 +148,15 @@ def matches(flat: FlatGraph) -> list[Match]:
 
 
 def anchor_kind(flat: FlatGraph, binding: Binding) -> CallOperator | None:
-    """Return the kind of operator that an anchor computes, or None if a binding is not an anchor.
+    """Return the kind of operator that an anchor computes.
 
-    The data of an anchor must change with each run.
+    Args:
+        flat: the graph.
+        binding: the candidate.
+
+    Returns:
+        The kind, or None if the binding is not an anchor. An anchor is an operator at which a chain
+        can start, and whose data change with each run.
     """
     if binding.shape is None or not binding.args or flat.is_constant(binding.args[0]):
         return None
@@ -217,9 +235,10 @@ class Window:
 
 
 def window(binding: Binding) -> Window:
-    """Return the window of a pooling operator, given the operator's binding.
+    """Return the window of a pooling operator.
 
-    The window of a global pool is the whole image.
+    Args:
+        binding: binding of the pooling operator. The window of a global pool is the whole image.
     """
     (_, _, height, width), attrs = shape_of(binding.args[0]) or (0, 0, 0, 0), binding.value.attrs
     if binding.op in (MEAN, ADAPTIVE_POOL):
@@ -275,8 +294,10 @@ def chain_behind(flat: FlatGraph, anchor: Binding, operator: CallOperator) -> tu
 def is_int8(flat: FlatGraph, value: RelaxExpr) -> bool:
     """Return whether a value is a dequantised integer tensor.
 
-    Operators that keep the scale, such as ReLU, max-pooling and reshapes, may follow the
-    dequantisation.
+    Args:
+        flat: the graph.
+        value: the value. Operators that keep the scale, such as ReLU, max-pooling and reshapes, may
+            follow the dequantisation.
     """
     binding = flat.by_var.get(value)
     while binding is not None and binding.op in _KEEPS_SCALE:
@@ -440,7 +461,10 @@ def _numbers(value: RelaxExpr) -> tuple[float, ...]:
 def tensor_name(flat: FlatGraph, value: RelaxExpr) -> str:
     """Return the name of the operator or network input that produces an activation.
 
-    Dequantisations are skipped: the result is the operator that writes the integers.
+    Args:
+        flat: the graph.
+        value: the activation. If it is dequantised, the name is that of the operator that writes
+            the integers.
     """
     binding = flat.by_var.get(value)
     while binding is not None and binding.op == DEQUANTISE:
@@ -452,7 +476,14 @@ def tensor_name(flat: FlatGraph, value: RelaxExpr) -> str:
 
 
 def activations(flat: FlatGraph, match: Match) -> Iterator[RelaxExpr]:
-    """Yield the tensors that a match reads and that change with each run. The data come first."""
+    """Yield the tensors that a match reads and that change with each run.
+
+    The data of the anchor come first.
+
+    Args:
+        flat: the graph.
+        match: the match.
+    """
     yield match.anchor.args[0]
     if match.operator in ("matmul", "add"):
         yield match.anchor.args[1]

@@ -187,10 +187,15 @@ def _constant_nodes(flat: FlatGraph) -> frozenset[str]:
 
 
 def macs_by_node(flat: FlatGraph) -> dict[str, int]:
-    """Return the number of multiply-accumulates of each operator that has any.
+    """Count the multiply-accumulates of each operator.
 
-    The numbers follow from the shapes in the model, without padding to an accelerator's block
-    sizes.
+    The counts follow from the shapes in the model, without padding to an accelerator's block sizes.
+
+    Args:
+        flat: the graph.
+
+    Returns:
+        The counts that are not 0, by name of the source operator.
     """
     counts: Counter[str] = Counter()
     for binding in flat.bindings:

@@ -53,7 +53,11 @@ def output(operator: TfliteOperator) -> int:
 
 
 def input_index(operator: TfliteOperator, place: int) -> int:
-    """Return the tensor index of an operator's input at position `place`.
+    """Return the tensor index of an operator's input.
+
+    Args:
+        operator: the operator.
+        place: position of the input.
 
     Raises:
         Missing: the operator does not have this input.
@@ -67,8 +71,13 @@ def input_index(operator: TfliteOperator, place: int) -> int:
 def common_layout(writer: Writer, operator: TfliteOperator) -> TfliteLayout:
     """Return the layout in which to compute an elementwise operator.
 
-    The layout is (n, c, h, w) if the output and all inputs that are not constant are images, and at
-    least one of these inputs already exists in this layout. Otherwise, it is the file's layout.
+    Args:
+        writer: writer of the graph.
+        operator: the operator.
+
+    Returns:
+        The layout (n, c, h, w) if the output and all inputs that are not constant are images, and
+        at least one of these inputs already exists in this layout. Otherwise, the file's layout.
     """
     computed = [i for i in operator.inputs if i >= 0 and not writer.is_constant(i)]
     are_images = all(len(writer.tensors[i].shape) == 4 for i in (*computed, output(operator)))

@@ -21,7 +21,14 @@ from tilewright.networks.tflite.writer import FILED, Missing, TfliteLayout, Writ
 
 
 def cast(writer: Writer, name: str, dtype: str, suffix: str = "Cast") -> str:
-    """Add a Cast to the ONNX type of a NumPy type, and return the name of its result."""
+    """Add a Cast and return the name of its result.
+
+    Args:
+        writer: writer of the graph.
+        name: name of the tensor to convert.
+        dtype: NumPy type of the result.
+        suffix: suffix of the node's name.
+    """
     return writer.node("Cast", [name], suffix, to=element_type(dtype))
 
 

@@ -89,6 +89,10 @@ def tensors_read(writer: Writer, operator: TfliteOperator) -> Shape:
 
     Inputs that only state a shape are left out, unless a size of the operator's tensors depends on
     values of tensors.
+
+    Args:
+        writer: writer of the graph.
+        operator: the operator.
     """
     if not any(map(writer.is_open, (*operator.inputs, *operator.outputs))):
         return moves.tensors_read(operator)
@@ -96,7 +100,11 @@ def tensors_read(writer: Writer, operator: TfliteOperator) -> Shape:
 
 
 def check(writer: Writer, operator: TfliteOperator) -> None:
-    """Check that the rule of an operator does not need a size that depends on values of tensors.
+    """Check that the rule of an operator does not need a size that depends on tensor values.
+
+    Args:
+        writer: writer of the graph.
+        operator: the operator.
 
     Raises:
         Missing: the rule needs such a size.

@@ -78,7 +78,12 @@ class TfliteLayout(Enum):
         return tuple(shape[axis] for axis in self.value)
 
     def axis(self, axis: int, rank: int) -> int:
-        """Convert an axis of a tensor in the file to the corresponding axis in this layout."""
+        """Convert an axis of a tensor in the file to the corresponding axis in this layout.
+
+        Args:
+            axis: the axis, which may be negative.
+            rank: number of dimensions of the tensor.
+        """
         axis %= rank
         return self.value.index(axis) if self is TfliteLayout.FIRST and rank == 4 else axis
 
@@ -371,12 +376,26 @@ class Writer:
     def nodes(
         self, op: str, inputs: Sequence[str], count: int, suffix: str = "", **attributes: Any
     ) -> list[str]:
-        """Add a node with `count` results, and return the names of the results; see `node`."""
+        """Add a node with several results, and return the names of the results.
+
+        Args:
+            op: ONNX operator type.
+            inputs: names of the input tensors.
+            count: number of results.
+            suffix: suffix that is appended to the operator's name to get the node's name.
+            **attributes: attributes of the node.
+        """
         name = f"{self._operator}/{suffix}" if suffix else self._operator
         return self._graph.results_of(op, inputs, name, count, **attributes)
 
     def split(self, data: str, axis: int, sizes: Sequence[int]) -> list[str]:
-        """Add a Split into parts of the given sizes, and return the names of the parts."""
+        """Add a Split and return the names of the parts.
+
+        Args:
+            data: name of the tensor to split.
+            axis: axis along which it is split.
+            sizes: size of each part along the axis.
+        """
         lengths = self.add(f"{self._operator}/sizes", np.array(sizes, np.int64))
         return self.nodes("Split", [data, lengths], len(sizes), axis=axis)
 
