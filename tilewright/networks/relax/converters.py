@@ -226,7 +226,8 @@ def _gather(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExp
     """Convert Gather, assuming that the indices are not negative.
 
     `input_checks` has already replaced negative indices, and TVM's own converter would handle them
-    again. Return None, so that TVM's converter is used, for shapes and if all inputs are constant.
+    again. Return None, so that TVM's converter is used, if an input is a shape, if all inputs are
+    constant, or if the shape of the data is unknown.
     """
     data, indices = inputs[:2]
     shape, axis = shape_of(data), attrs.get("axis", 0)
