@@ -1,4 +1,7 @@
-"""Exceptions about model files and networks. Each message states the cause and the next step."""
+"""Exceptions about model files, networks and artifacts.
+
+Each message states the cause and the next step.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,18 @@ from tilewright.core.errors import TilewrightError
 
 
 class ModelFileError(TilewrightError):
-    """Raised if a model file is missing, damaged or not a model, or refers to forbidden data."""
+    """Raised if a file is missing, damaged or not a model, or refers to forbidden data."""
 
 
 class DynamicShapeError(TilewrightError):
-    """Raised if an input's size is unknown before inference, or if a given shape is wrong."""
+    """Raised if the size of an input is unknown before inference, or if a given shape is wrong."""
 
 
 class InputError(TilewrightError):
-    """Raised if the arrays passed to a network do not fit its inputs."""
+    """Raised if the arrays that are passed to a network do not fit its inputs.
+
+    This includes values on which the network cannot run, such as an index outside its tensor.
+    """
 
 
 REFUSED_INPUTS = "the network rejects its inputs: "
@@ -25,10 +31,10 @@ zero."""
 
 
 def refused_inputs(error: Exception) -> Exception:
-    """Translate an exception of compiled code about input values into an `InputError`.
+    """Convert an exception of compiled code about input values to an `InputError`.
 
     Args:
-        error: an exception from running compiled code.
+        error: an exception that was raised while compiled code ran.
 
     Returns:
         An `InputError` if the message contains `REFUSED_INPUTS`, otherwise `error` itself.
@@ -40,34 +46,34 @@ def refused_inputs(error: Exception) -> Exception:
 
 
 class UnsupportedOperatorError(TilewrightError):
-    """Raised if the importer cannot express an operator."""
+    """Raised if an operator cannot be imported, or if a model has no operator to compile."""
 
 
 class NothingToOffload(TilewrightError):
-    """Raised if no operator of a valid model suits the accelerator."""
+    """Raised if a model is valid, but the accelerator can compute none of its operators."""
 
 
 class QuantisationError(TilewrightError):
-    """Raised if a model cannot be quantised, or a quantised model cannot run on the accelerator.
+    """Raised if a model cannot be quantised, or if an accelerator cannot run a quantised model.
 
     Possible causes are options that contradict each other, and scales that an accelerator cannot
-    represent because it only shifts.
+    represent because it can only multiply by powers of two.
     """
 
 
 class NothingToQuantise(QuantisationError):
-    """Raised if a model has no operator that can run in int8."""
+    """Raised if a model has no operator that can be computed in int8."""
 
 
 class ImportFailedError(TilewrightError):
-    """Raised if the importer cannot translate or the compiler cannot build a valid model."""
+    """Raised if a valid model cannot be imported or compiled."""
 
 
 class OperatorImportError(ImportFailedError):
-    """Raised if the importer cannot translate one operator.
+    """Raised if the importer cannot convert an operator.
 
     Attributes:
-        operator: name of the operator, "" if it is not known.
+        operator: name of the operator; "" if it is not known.
     """
 
     def __init__(self, message: str, operator: str) -> None:
@@ -76,7 +82,7 @@ class OperatorImportError(ImportFailedError):
 
 
 class UncompilableError(ImportFailedError):
-    """Raised if the compiler cannot build a network.
+    """Raised if the compiler cannot compile a network.
 
     Attributes:
         operators: names of the operators that fail to compile by themselves; empty if not known.
@@ -92,26 +98,36 @@ BUILD_AGAIN = "copy the artifact again, or build it again from its model"
 
 
 class ArtifactError(TilewrightError):
-    """Raised if a folder is not an artifact, is damaged or outdated, or cannot be created."""
+    """Raised if a folder is not an artifact, is damaged or outdated, or cannot be created.
+
+    An artifact is the folder that `tilewright build` writes.
+    """
 
 
 class InaccurateError(ArtifactError):
-    """Raised if outputs differ from those of the source model by more than the tolerance."""
+    """Raised if an artifact's outputs differ from the source model's by more than the tolerance."""
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of a library's error message.
+    """Return the first line of a library's error message, without onnxruntime's error code.
 
-    The error-code prefix of onnxruntime is removed. If the message is empty, return the name of the
-    exception class.
+    Args:
+        error: the exception.
+
+    Returns:
+        The line. If the message is empty, the name of the exception class.
     """
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", line)
 
 
 def last_line(error: Exception) -> str:
-    """Return the last line of a library's error message, where TVM and ONNX state the cause.
+    """Return the last line of a library's error message, in which TVM and ONNX state the cause.
 
-    If the message is empty, return the name of the exception class.
+    Args:
+        error: the exception.
+
+    Returns:
+        The line. If the message is empty, the name of the exception class.
     """
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]

@@ -287,7 +287,7 @@ class OnnxSource:
         return self._fixed
 
     def refusing(self, operators: Mapping[str, str]) -> OnnxSource:
-        """Return the same model, in which onnxruntime also runs the given operators; see `Source`."""
+        """Return the same model with the given operators assigned to onnxruntime; see `Source`."""
         if operators.items() <= self._refused.items():
             return self
         other = copy(self)

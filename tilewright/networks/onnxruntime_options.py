@@ -1,4 +1,7 @@
-"""Session options and exception types of onnxruntime. Importing this module does not load ONNX."""
+"""Session options and exception types of onnxruntime.
+
+Importing this module does not load onnxruntime; it is loaded when a function is called.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ onnxruntime = lazy_module("onnxruntime")
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """Return the exception types that onnxruntime raises if it rejects a model or an array."""
+    """Return the exception types that onnxruntime raises if it rejects a model or an input."""
     native = vars(onnxruntime.capi.onnxruntime_pybind11_state)
     classes = (value for value in native.values() if isinstance(value, type))
     return (
@@ -21,7 +24,7 @@ def failures() -> tuple[type[Exception], ...]:
 
 
 def quiet_options() -> Any:
-    """Return session options without log output and without busy-waiting threads."""
+    """Return session options without log output, whose idle threads sleep instead of spin."""
     options = onnxruntime.SessionOptions()
     # 4 is fatal: errors are reported as exceptions.
     options.log_severity_level = 4

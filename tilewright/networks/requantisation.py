@@ -428,7 +428,7 @@ def _balanced(exact: Real) -> Real:
 
 
 def _residual_shift(fine: Real) -> int:
-    """Return how much coarser the int8 result of the fine weights is than the sums of the coarse ones.
+    """Return the shift between the fine weights' int8 result and the coarse weights' sums.
 
     The int8 result has to hold the worst case of the sums of the fine weights, or six standard
     deviations of these sums if that is less.

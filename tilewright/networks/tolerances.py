@@ -22,18 +22,22 @@ OF_STORED = 2.0**-6
 
 
 def program_tolerance(*, quantised: bool) -> float:
-    """Return the default limit on the relative error of a program for an int8 accelerator."""
+    """Return the default limit on the relative error of a program for an int8 accelerator.
+
+    Args:
+        quantised: whether the source model is quantised.
+    """
     return OF_QUANTISED if quantised else OF_FLOAT
 
 
 def library_tolerance(float_type: str, *, quantised: bool) -> float:
     """Return the default limit on the error of a compiled CPU library.
 
-    The error is the largest difference, as a fraction of the largest output value.
+    The error is the largest absolute difference divided by the largest absolute output value.
 
     Args:
         float_type: type in which the layers multiply, "float32" or "bfloat16".
-        quantised: whether the model is quantised.
+        quantised: whether the source model is quantised.
     """
     if quantised:
         return OF_QUANTISED

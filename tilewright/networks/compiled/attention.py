@@ -1,20 +1,23 @@
-"""Find attention among a network's calls, and fuse each into one function.
+"""Fuse each attention of a network into one function.
 
-Two batched products with a softmax in between store the scores of all heads in memory. The fused
-function processes a share of the rows at a time, so that the scores stay in the cache:
+An attention consists of two batched matrix products with a softmax in between. If separate
+functions compute it, the scores (the results of the first product) of all heads are stored in
+memory. The fused function processes only some rows of a head at a time, so that their scores stay
+in the cache:
 
-    parallel (heads, shares of their rows)
-      scores of the rows        the first product, into a buffer of the task
+    parallel over (heads, shares of the rows)
+      scores of the rows        first product, into a buffer of the task
       softmax of the rows       including scaling and masks
-      product with the values   the second product, from another buffer of the task
+      product with the values   second product, from another buffer of the task
 
-The products use the processor's kernels for that number of rows, with their rule schedules. Kernels
-that multiply with tile instructions copy both operands first. Their tasks are heads or parts of
-heads:
+Both products use the kernels of the processor for this number of rows, with their rule schedules
+(schedules that are chosen without measurements). Kernels that use matrix-tile instructions (AMX)
+first copy both operands. For these kernels, a task is a whole head or a large part of one, so that
+the keys and values are copied only once per task:
 
-    parallel (heads, parts of their rows)
+    parallel over (heads, parts of the rows)
       copy keys and values
-      shares of the rows
+      for each share of the rows
         scores, softmax, product with the values
 
 The constants were chosen on the Xeon described in docs/evidence/cpu.md. `python -m
@@ -59,16 +62,17 @@ CALL_TIR, RESHAPE = "relax.call_tir", "relax.reshape"
 
 
 class JoinedAttention:
-    """Pass that fuses attention in a rewritten network.
+    """Find attention in a rewritten network and create a pass that fuses it.
 
     Args:
-        rewritten: the network with kernel calls.
-        compiles: the processor's kernels.
+        rewritten: the network, rewritten so that its layers call kernels.
+        compiles: generator of kernels for the processor.
 
     Attributes:
-        functions: name of the function that computes an attention, by layer number of its second
-            product. It is filled by the pass.
-        scores: layer number of the second product, by layer number of the first.
+        functions: name of the fused function, by layer number of the attention's second product.
+            The pass fills this dictionary.
+        scores: layer number of the second product, by layer number of the first product. The pass
+            fills this dictionary.
     """
 
     def __init__(self, rewritten: Rewritten, compiles: CompilesKernels) -> None:
@@ -77,7 +81,9 @@ class JoinedAttention:
         self.scores: dict[int, int] = {}
 
     def make_pass(self, lanes: int) -> Pass:
-        """Return the pass, which expects a module whose operators are functions already.
+        """Return a module pass that replaces each attention by a call of one fused function.
+
+        The pass expects that the operators have already been lowered to TensorIR functions.
 
         Args:
             lanes: number of float32 values per vector.
@@ -115,15 +121,16 @@ class JoinedAttention:
 
 @dataclass(frozen=True, eq=False)
 class _Attention:
-    """The parts of one attention.
+    """The calls of a network that together compute one attention.
 
     Attributes:
         scores: the first product.
         between: the function between the products, which contains the softmax.
         values: the second product.
-        first: the variable of the first product's result.
-        arguments: the arguments of the fused function.
-        functions: the called functions. Equal ones share a fused function.
+        first: variable of the first product's result.
+        arguments: arguments of the fused function.
+        functions: the three called functions. Attentions with equal functions share a fused
+            function.
     """
 
     scores: AttentionProduct
@@ -135,7 +142,11 @@ class _Attention:
 
 
 class _Calls:
-    """The calls in `main`.
+    """The function calls in a module's `main`.
+
+    Args:
+        module: the module, whose operators are TensorIR functions.
+        rewritten: the network with kernel calls from which the module was compiled.
 
     Attributes:
         layers: layer number of each kernel call, by variable of its result.
@@ -163,7 +174,7 @@ class _Calls:
         }
 
     def attention(self, result: RelaxVar) -> _Attention | None:
-        """Return the attention whose second product writes `result`, or None if there is none."""
+        """Return the attention whose second product writes the variable `result`, or None."""
         values = self._product(result)
         if values is None:
             return None
@@ -193,9 +204,10 @@ class _Calls:
         return list(self._values[var].args[1].fields)
 
     def _writing_call(self, var: RelaxExpr) -> RelaxVar | None:
-        """Return the call that writes a variable, possibly followed by reshapes.
+        """Return the variable of the call that computes `var`, skipping reshapes in between.
 
-        Return None if it is no call or if the variable has other readers.
+        Return None if another kind of operator computes it, or if one of the values on the path has
+        several readers.
         """
         while (value := self._values.get(var)) is not None and self._readers[var] == 1:
             if _is_call(value):
@@ -206,7 +218,11 @@ class _Calls:
         return None
 
     def _product(self, var: RelaxVar) -> AttentionProduct | None:
-        """Return the batched product without epilogue that writes a variable, else None."""
+        """Return the batched product that writes a variable.
+
+        Return None if the variable is written by another function or by a product with an epilogue
+        (fused post-operations).
+        """
         value = self._values[var]
         if not self._is_kernel(value):
             return None
@@ -218,7 +234,7 @@ class _Calls:
 
 
 def _fit(scores: AttentionProduct, values: AttentionProduct) -> bool:
-    """Return whether the second product can use the first one's result and fusion pays off."""
+    """Return whether two products form an attention whose fusion is possible and worthwhile."""
     first, second = scores.workload, values.workload
     first_shape = first.batch, first.height, first.out_channels
     unmoved = OUT not in scores.moved and DATA not in values.moved
@@ -274,12 +290,13 @@ DATA, WEIGHTS, OUT = range(3)
 
 @dataclass(frozen=True, eq=False)
 class AttentionProduct:
-    """A kernel that a layer calls.
+    """A kernel call that computes one of the two products of an attention.
 
     Attributes:
-        workload: its workload.
-        params: its parameters: data, weights and output.
-        moved: parameters whose axes are in a different order, by parameter number.
+        workload: workload of the kernel.
+        params: parameters of the kernel: data, weights and output.
+        moved: permutation of each parameter whose axes are in a different order in the network, by
+            parameter number.
     """
 
     workload: Workload
@@ -292,8 +309,8 @@ class RowsBetween:
     """The function between the two products, which operates on rows of scores.
 
     Attributes:
-        function: the function.
-        scores: parameter number of the scores.
+        function: the TensorIR function.
+        scores: number of the parameter that receives the scores.
     """
 
     function: PrimFunc
@@ -304,18 +321,18 @@ def joined_function(
     scores: AttentionProduct, between: RowsBetween, values: AttentionProduct,
     compiles: CompilesKernels, lanes: int,
 ) -> PrimFunc | None:  # fmt: skip
-    """Return the fused function for an attention.
+    """Build the fused function for an attention.
 
     Args:
         scores: the first product.
         between: the function between the products.
         values: the second product.
-        compiles: the processor's kernels.
+        compiles: generator of kernels for the processor.
         lanes: number of float32 values per vector.
 
     Returns:
-        A function with the parameters of all three, except for the scores; None if they cannot be
-            divided into the same tasks.
+        A function that has the parameters of all three parts, except for the scores. None if the
+        three parts cannot be divided into the same tasks.
     """
     w = scores.workload
     if w.dtype != "float32":
@@ -328,9 +345,10 @@ def joined_function(
 
 
 def _shares(w: Workload) -> Iterator[int]:
-    """Yield possible numbers of rows per task, the best first.
+    """Yield possible numbers of rows per task, from the best to the worst.
 
-    These are divisors of the number of rows whose scores fit into the cache, and finally all rows.
+    The candidates are divisors of the number of rows, in descending order from the largest number
+    of rows whose scores fit into the cache. The last candidate is the number of all rows.
     """
     most = max(FEWEST_ROWS, SCORES // (4 * w.out_channels))
     fits = range(min(most, w.height), FEWEST_ROWS - 1, -1)
@@ -341,13 +359,13 @@ def _shares(w: Workload) -> Iterator[int]:
 class _Rows:
     """Base class of builders of a fused attention that processes `rows` rows of a head at a time.
 
-    While statements are built, subclasses set the current head (`_head`) and its first row
-    (`_first`).
+    Before statements are built, subclasses set the index of the current head (`_head`) and of the
+    first row that is processed (`_first`).
 
     Args:
         scores: workload of the first product.
-        rows: number of rows per share.
-        compiles: the processor's kernels.
+        rows: number of rows that are processed at a time.
+        compiles: generator of kernels for the processor.
     """
 
     _head: Expression
@@ -373,15 +391,16 @@ class _Rows:
         return [*scores.params[:OUT], *middle_params, *values.params[WEIGHTS:]]
 
     def _middle(self, between: RowsBetween, lanes: int) -> PrimFunc | None:
-        """Return the function that runs between the products, for the rows of a share.
+        """Return the function between the products, restricted to `rows` rows.
 
-        Return None if it does not work row by row.
+        Return None if the function does not compute each row of its result from the same row of
+        scores.
         """
         whole = self._heads * self._height, self._columns
         return rows_of_task(between.function, lanes, self._rows, whole, between.scores)
 
     def _middle_statements(self, middle: PrimFunc, between: RowsBetween) -> Statement:
-        """Return the statements between the products, on buffers of a task."""
+        """Return the statements between the products, which operate on the buffers of a task."""
         *middle_params, softmax, first = middle.params
         body = _with_variable(middle.body, first, self._row())
         for old, new in ((middle_params[between.scores], self._scores), (softmax, self._softmax)):
@@ -389,22 +408,22 @@ class _Rows:
         return body
 
     def _row(self) -> Expression:
-        """Return the index of the current first row among the rows of all heads."""
+        """Return the current first row's index among the rows of all heads."""
         return tirx.Cast("int64", self._head * self._height + self._first)
 
     def _place_product(
         self, product: AttentionProduct, params: Sequence[TirBuffer],
         body: Statement, task_buffers: Mapping[int, tuple[TirBuffer, FindPlace]],
     ) -> Statement:  # fmt: skip
-        """Return the statements of a product, moved from the kernel into the fused function.
+        """Return the statements of a kernel, adapted to the buffers of the fused function.
 
         Args:
-            product: the product.
-            params: parameters of the kernel that `body` uses.
+            product: the product that the kernel computes.
+            params: parameters of the kernel, as they occur in `body`.
             body: statements of the kernel.
-            task_buffers: by number of a parameter, the buffer of the task that replaces it, and a
-                function that maps its indices. Other parameters are replaced by the tensors of all
-                heads.
+            task_buffers: for some parameter numbers, the buffer of the task that replaces the
+                parameter and a function that maps its indices. The other parameters are replaced by
+                the tensors of all heads.
         """
         for number, old in enumerate(params):
             default = product.params[number], self._place(number, product.moved.get(number))
@@ -413,15 +432,15 @@ class _Rows:
         return body
 
     def _flat_index(self, indices: Place) -> Place:
-        """Return the index in a task's flat buffer for the indices (head, row, column)."""
+        """Return the index in a task's 1-D buffer for the indices (head, row, column)."""
         return [indices[1] * self._columns + indices[2]]
 
     def _place(self, number: int, axes: MovedAxes | None) -> FindPlace:
-        """Return a function that maps indices of a kernel's parameter to the tensor of all heads.
+        """Return a function that maps a kernel parameter's indices to the tensor of all heads.
 
         Args:
             number: number of the parameter.
-            axes: order of the tensor's axes if it differs from that of the parameter, else None.
+            axes: permutation of the tensor's axes, or None if the tensor has the parameter's axes.
         """
 
         def find_place(indices: Place) -> Place:
@@ -432,7 +451,7 @@ class _Rows:
         return find_place
 
     def _map_indices(self, whole: TirBuffer) -> FindPlace:
-        """Return a function that maps indices of a tensor of all rows to a task's flat buffer."""
+        """Return a function that maps indices of a tensor of all rows to a task's 1-D buffer."""
         begin = self._row() * self._columns
 
         def find_place(indices: Place) -> Place:
@@ -445,7 +464,10 @@ class _Rows:
 
 
 class _Tasks(_Rows):
-    """Fused function with one task per share of rows, for kernels that do not copy operands."""
+    """Builder of a fused attention for kernels that do not copy their operands.
+
+    Each task of the fused function computes one share of the rows of one head.
+    """
 
     def build_function(
         self, scores: AttentionProduct, between: RowsBetween, values: AttentionProduct, lanes: int
@@ -490,9 +512,9 @@ class _Tasks(_Rows):
 
         Args:
             product: the product.
-            task: number of the task.
-            task_buffers: by number of a parameter, the buffer of the task that replaces it, and a
-                function that maps its indices.
+            task: variable of the task's number.
+            task_buffers: for some parameter numbers, the buffer of the task that replaces the
+                parameter and a function that maps its indices.
 
         Returns:
             The statements, or None if the kernel is not divided into the same tasks.
@@ -512,16 +534,19 @@ class _Tasks(_Rows):
 
 
 class _Heads(_Rows):
-    """Fused function with one task per part of a head, for kernels that copy their operands.
+    """Builder of a fused attention for kernels that copy their operands.
 
-    If the rows cannot be divided evenly, the last share overlaps the one before. A task has at
-    least two shares, because buffers stay alive in a loop. Otherwise, TVM would reuse the memory of
-    a buffer for another one of the same type, which tile instructions do not allow.
+    Each task of the fused function computes a whole head or a part of one, in several shares of
+    rows. If the rows cannot be divided evenly, the last share overlaps the share before it. A task
+    has at least two shares, so that its buffers are used inside a loop. Otherwise, TVM would reuse
+    the memory of one buffer for another buffer of the same type, which tile instructions do not
+    allow.
     """
 
     def __init__(self, scores: Workload, compiles: CompilesKernels) -> None:
         shares = -(-4 * scores.height * scores.out_channels // SCORES_OF_TILES)
         self._parts = _parts(scores, compiles.threads)
+        # At least two shares, so that TVM does not reuse the memory of a buffer (see above).
         self._each = max(2, -(-shares // self._parts))
         super().__init__(scores, -(-scores.height // (self._parts * self._each)), compiles)
 
@@ -567,7 +592,13 @@ class _Heads(_Rows):
     def _product(
         self, product: AttentionProduct, task_buffers: Mapping[int, tuple[TirBuffer, FindPlace]]
     ) -> _CopyingProduct | None:
-        """Return the statements of a product, or None if its kernel has an unexpected form."""
+        """Return the statements of a product, or None if its kernel has an unexpected form.
+
+        Args:
+            product: the product.
+            task_buffers: for some parameter numbers, the buffer of the task that replaces the
+                parameter and a function that maps its indices.
+        """
         w = replace(product.workload, batch=1, height=self._rows)
         try:
             function = self._compiles.kernel(w, self._compiles.rule(w)).function
@@ -596,8 +627,8 @@ class _Heads(_Rows):
 def _parts(scores: Workload, threads: int) -> int:
     """Return the number of parts into which the rows of each head are divided.
 
-    There are as few parts as possible, since each part copies all keys. But there are enough that
-    the threads have equal work or many tasks each.
+    Each part copies all keys, so the number of parts is as small as possible. It is large enough
+    that all threads get the same number of tasks, or that each thread gets many tasks.
 
     Args:
         scores: workload of the first product.
@@ -617,9 +648,10 @@ class _CopyingProduct:
     """Statements of a product whose kernel copies its operands before it multiplies them.
 
     Attributes:
-        buffers: the buffers for the copies.
-        keys: loops that copy the second operand, which run once per task.
-        rows: loops that copy and multiply the rows, which run once per share of the rows.
+        buffers: buffers for the copies.
+        keys: loops that copy the second operand. They run once per task.
+        rows: loops that copy and multiply the rows of the first operand. They run once per share of
+            rows.
     """
 
     buffers: Sequence[TirBuffer]
@@ -636,7 +668,7 @@ def _reads(body: Statement, buffer: TirBuffer) -> bool:
 
 
 def _serial(body: Statement) -> Statement:
-    """Return the statement with parallel loops replaced by serial ones."""
+    """Return the statement with its parallel loops replaced by serial loops."""
 
     def one(loop: For) -> For:
         if loop.kind != tirx.ForKind.PARALLEL:

@@ -1,8 +1,8 @@
 """Decide which tensors between layers are stored in bfloat16.
 
-Layers that multiply in bfloat16 round their data when they copy them. A tensor without other
-readers can therefore be stored in bfloat16 without changing the result, which halves the memory
-traffic that large images are limited by.
+Layers that multiply in bfloat16 round their float32 input to bfloat16 when they copy it. If only
+such layers read a tensor, the tensor can be stored in bfloat16 without changing the result. This
+halves the memory traffic, which is the bottleneck for large images.
 """
 
 from __future__ import annotations
@@ -28,16 +28,19 @@ PASSING = frozenset((*EACH, *PAIRS, *POOLS, NORM, ITEM, CONCAT))
 
 
 class Bfloat16Tensors:
-    """The tensors of a network that are stored in bfloat16, as a container of variables.
+    """Set of the network's tensors that are stored in bfloat16.
+
+    `variable in tensors` tells whether the tensor of a variable is stored in bfloat16.
 
     Args:
-        flat: flat view of the network.
+        flat: the network as a flat list of operators.
         layers: the layers with kernels.
-        kernels: the kernel of each workload.
-        taps: data that kernels read from frames, by variable.
+        kernels: code of each workload's kernel.
+        taps: frames that kernels read in place of gathered images, by variable of the gathered
+            image.
 
     Attributes:
-        beside: rearrangements of channels to pixels, by variable of the result.
+        beside: operators that rearrange channels to pixels, by variable of their result.
         used: whether any kernel multiplies in bfloat16.
     """
 
@@ -64,7 +67,12 @@ class Bfloat16Tensors:
         self._any = any(code.narrowed is not None for code in kernels.values())
 
     def __contains__(self, var: RelaxVar) -> bool:
-        """Return whether a variable is stored in bfloat16: an image that layers read or add."""
+        """Return whether the tensor of a variable is stored in bfloat16.
+
+        This requires that the tensor is an image and not a result of the network, that all of its
+        readers can read bfloat16, and that the tensor is stored in memory at all (operators that
+        TVM fuses do not store the values between them).
+        """
         if not self._any or not self._is_image(var):
             return False
         if var not in self._known:
@@ -80,10 +88,15 @@ class Bfloat16Tensors:
         return self._known[var]
 
     def block(self, var: RelaxVar) -> int:
-        """Return the block size in channels that the readers of a variable prefer.
+        """Return the channel block size that the readers of a tensor prefer.
 
-        It is 0 if no reader prefers one, or if the variable is concatenated with a tensor that
-        cannot have such blocks.
+        Args:
+            var: variable of the tensor.
+
+        Returns:
+            Number of channels per block. It is 0 if no reader prefers a block size, or if the
+            tensor is concatenated with a tensor whose number of channels is not a multiple of the
+            preferred size.
         """
         if var not in self._blocks:
             # Placeholder that ends the recursion if a tensor depends on itself.
@@ -108,7 +121,7 @@ class Bfloat16Tensors:
         return max(wanted) if max(wanted) and fits else 0
 
     def _data(self, layer: KernelLayer) -> RelaxVar:
-        """Return the variable that a layer's kernel reads as its data."""
+        """Return the variable that a layer's kernel reads as its data: the image or its frames."""
         taps = self._taps.get(layer.data)
         return layer.data if taps is None else taps.source
 
@@ -117,7 +130,7 @@ class Bfloat16Tensors:
         return binding is not None and binding.shape is not None and len(binding.shape) == 4
 
     def _reads(self, user: Binding, var: RelaxVar) -> bool:
-        """Return whether an operator can read a variable in bfloat16."""
+        """Return whether an operator can read the given variable in bfloat16."""
         layer = self._layers.get(user.var)
         if layer is not None:
             read = (self._data(layer), *layer.added)
@@ -126,11 +139,11 @@ class Bfloat16Tensors:
         return user.op in WIDENED or (self._only_moves(user) and user.var in self)
 
     def _is_moved(self, var: RelaxVar) -> bool:
-        """Return whether a value is stored in memory anyway, by a kernel or a data movement."""
+        """Return whether a kernel or a data movement writes the variable to memory."""
         return var in self._layers or self._only_moves(self._flat.by_var[var])
 
     def _is_kept(self, user: Binding) -> bool:
-        """Return whether an operator reads a value from memory; TVM fuses other operators."""
+        """Return whether an operator reads its input from memory because TVM does not fuse it."""
         return user.var in self._layers or self._only_moves(user)
 
     def _only_moves(self, binding: Binding) -> bool:
@@ -139,7 +152,7 @@ class Bfloat16Tensors:
     def _users(self, var: RelaxVar) -> list[Binding]:
         """Return the operators that read a variable.
 
-        A rearrangement of channels to pixels counts as one operator. A layer counts in place of the
-        operators that gather its frames.
+        A rearrangement of channels to pixels, which consists of several operators, counts as its
+        last operator. The operators that gather frames for a layer count as the layer.
         """
         return [self._behind.get(user.var, user) for user in self._flat.users.get(var, [])]

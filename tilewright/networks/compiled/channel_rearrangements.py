@@ -1,15 +1,15 @@
-"""Find operators that only rearrange channels, and compute them on blocks of channels.
+"""Find operators that only rearrange channels, and implement them on packed images.
 
-Each of them is a reshape, a permutation of axes and another reshape, for which TVM would unpack and
-repack the image.
+Such a rearrangement is written as a reshape, a permutation of axes and another reshape. TVM would
+unpack the image before the rearrangement and pack the result after it. There are two forms:
 
 Channel shuffle (Zhang et al., ShuffleNet, arXiv 1707.01083): (n, g * k, h, w) → (n, g, k, h, w) →
-(n, k, g, h, w) → (n, g * k, h, w). Each block of channels is composed of vectors from the blocks
-that contain its channels.
+(n, k, g, h, w) → (n, g * k, h, w). Each block of result channels is assembled from vectors of the
+blocks that contain its source channels.
 
-Pixel rearrangement, as `networks.onnx.transposed_convolutions` writes it and as in a depth-to-space
-of the same order: (n, sy * sx * o, h, w) → (n, sy, sx, o, h, w) → (n, o, h, sy, w, sx) → (n, o, h *
-sy, w * sx). Blocks of the o channels are moved as a whole.
+Channels to pixels, as `networks.onnx.transposed_convolutions` writes it (a depth-to-space with the
+same order of channels is equal): (n, sy * sx * o, h, w) → (n, sy, sx, o, h, w) → (n, o, h, sy, w,
+sx) → (n, o, h * sy, w * sx). Blocks of the o channels are moved as a whole.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ RESHAPE, PERMUTE = "relax.reshape", "relax.permute_dims"
 
 @dataclass(frozen=True, eq=False)
 class MovedImage:
-    """An image whose axes are rearranged.
+    """A rearrangement of an image: a reshape, a permutation of axes and another reshape.
 
     Attributes:
-        source: operator that writes the image (n, c, h, w).
-        split: the reshape that splits its channels.
+        source: operator that writes the source image (n, c, h, w).
+        split: the first reshape, which splits the channels into several axes.
         axes: the permutation of the axes after the split.
     """
 
@@ -46,10 +46,15 @@ class MovedImage:
 
 
 def moved_image(flat: FlatGraph, binding: Binding) -> MovedImage | None:
-    """Return the rearranged image that an operator writes.
+    """Match an image rearrangement that ends with the given operator.
 
-    Return None if the operator does not write such an image, or if intermediate results have other
-    readers.
+    Args:
+        flat: the network.
+        binding: the last operator of the candidate.
+
+    Returns:
+        The rearrangement, or None if the operator does not end one or if an intermediate result has
+        several readers.
     """
     chain = [binding]
     for operator in (RESHAPE, PERMUTE, RESHAPE):
@@ -80,11 +85,11 @@ it."""
 
 @dataclass(frozen=True, eq=False)
 class ChannelShuffle:
-    """A shuffle of channels.
+    """A shuffle of an image's channels.
 
     Attributes:
-        source: variable of the image.
-        shape: its shape (n, c, h, w).
+        source: variable of the source image.
+        shape: shape (n, c, h, w) of the image.
         groups: number of channel groups.
     """
 
@@ -94,12 +99,19 @@ class ChannelShuffle:
 
     @property
     def channels(self) -> NDArray[np.int64]:
-        """Source channel of each result channel, of shape (c,)."""
+        """Index of the source channel of each result channel, of shape (c,)."""
         return np.arange(self.shape[1], dtype=np.int64).reshape(self.groups, -1).T.ravel()
 
 
 def channel_shuffles(flat: FlatGraph) -> dict[RelaxVar, ChannelShuffle]:
-    """Return all channel shuffles of a network, by variable of the result (n, c, h, w)."""
+    """Find all channel shuffles of a network.
+
+    Args:
+        flat: the network.
+
+    Returns:
+        The shuffles, by variable of the result (n, c, h, w).
+    """
     shuffles = {}
     for binding in flat.bindings:
         if (shuffle := _shuffle_of(flat, binding)) is not None:
@@ -118,14 +130,15 @@ def _shuffle_of(flat: FlatGraph, binding: Binding) -> ChannelShuffle | None:
 
 
 def shuffle_function(shuffle: ChannelShuffle, block: int) -> PrimFunc:
-    """Return a TensorIR function that shuffles the channels of a packed float32 image.
+    """Build a TensorIR function that shuffles the channels of a packed float32 image.
 
     Args:
         shuffle: the shuffle.
         block: number of channels per block.
 
     Returns:
-        A function of the image and the result, both (n, c / block, h, w, block).
+        A function with two parameters, the image and the result, both of shape (n, c / block, h, w,
+        block).
     """
     n, channels, height, width = shuffle.shape
     shape = n, channels // block, height, width, block
@@ -151,13 +164,13 @@ def _put_together(
     pixel: tuple[Expression, Expression],
     places: NDArray[np.int64],
 ) -> None:
-    """Add the statement that writes one block of channels of a pixel from its source channels.
+    """Emit the statement that assembles one block of a result pixel from its source channels.
 
     Args:
         images: buffers of the source image and of the result.
-        at: image index, and index of the block in the result.
+        at: index of the image in the batch, and index of the block in the result.
         pixel: row and column.
-        places: source channel of each channel in the block.
+        places: index of the source channel of each channel in the block.
     """
     (image, result), block = images, len(places)
     channels = tirx.Ramp(0, 1, block)
@@ -175,14 +188,14 @@ _BESIDE = (0, 3, 4, 1, 5, 2)
 
 @dataclass(frozen=True, eq=False)
 class PixelsBeside:
-    """A rearrangement of channels to pixels.
+    """A rearrangement of channels to pixels, as in depth-to-space.
 
     Attributes:
         source: variable of the source image.
-        first: variable of the operator that reads it.
-        rows: pixel rows per source pixel.
-        columns: pixel columns per source pixel.
-        channels: channels of the result.
+        first: variable of the rearrangement's first operator, which reads the source image.
+        rows: number of result rows per source row.
+        columns: number of result columns per source column.
+        channels: number of channels of the result.
     """
 
     source: RelaxVar
@@ -193,7 +206,7 @@ class PixelsBeside:
 
 
 def pixels_beside(flat: FlatGraph) -> dict[RelaxVar, PixelsBeside]:
-    """Return all rearrangements of channels to pixels in a network.
+    """Find all rearrangements of channels to pixels in a network.
 
     Args:
         flat: the network.
@@ -223,11 +236,11 @@ def _pixels_of(flat: FlatGraph, binding: Binding) -> PixelsBeside | None:
 def put_beside(packed: RelaxExpr, beside: PixelsBeside) -> Callable[[Tensor], Tensor]:
     """Return a TE function that rearranges channels of a packed image to pixels.
 
-    It maps (n, rows * columns * o / block, h, w, block) to (n, o / block, h * rows, w * columns,
-    block).
+    The function maps (n, rows * columns * o / block, h, w, block) to (n, o / block, h * rows, w *
+    columns, block).
 
     Args:
-        packed: the packed source image.
+        packed: the packed source image, from which the sizes are read.
         beside: the rearrangement.
     """
     n, _, height, width, block = shape_of(packed) or ()

@@ -1,8 +1,8 @@
 """Schedule every function that TVM generates for the operators between kernels.
 
-Values with one reader are inlined, outer loops run in parallel, and the innermost loop is
-vectorised. Functions that reduce rows, such as softmax, are rewritten
-(`networks.compiled.row_loops`).
+Values with a single reader are inlined, the outer loops run in parallel, and the innermost loop is
+vectorised. Functions that reduce rows, such as softmax, are instead rewritten by
+`networks.compiled.row_loops`.
 
 The limits were chosen on the Xeon described in docs/evidence/cpu.md so that small networks do not
 wait for threads. `python -m benchmarks.cpu.networks --quick --threads 1,2` measures small networks
@@ -35,9 +35,9 @@ WORTH_THREADS = 1 << 14
 
 
 def make_schedule_pass(lanes: int) -> Pass:
-    """Return a pass that schedules all functions without a kernel.
+    """Return a pass that schedules all TensorIR functions that are not kernels.
 
-    It expects a module whose operators are functions already.
+    The pass expects that the operators have already been lowered to TensorIR functions.
 
     Args:
         lanes: number of float32 values per vector.
@@ -54,11 +54,12 @@ def make_schedule_pass(lanes: int) -> Pass:
 
 
 def joining_rows(lanes: int) -> Pass:
-    """Return a pass that lets functions over rows be fused with the operators before them.
+    """Return a pass that allows TVM to fuse row functions with the operators before them.
 
-    Scaling or masking before a softmax is then done while a row is in the cache. TVM fuses
-    elementwise operators into a following reduction, but treats a softmax as a function that only
-    fuses with what follows.
+    Row functions reduce rows, for example softmax and layer normalisation. TVM fuses elementwise
+    operators into a reduction that follows them, but only fuses a softmax with what comes after it.
+    The pass marks row functions as reductions. Scaling or masking before a softmax is then computed
+    while a row is in the cache.
 
     Args:
         lanes: number of float32 values per vector.
@@ -89,16 +90,18 @@ def _is_by_rows(function: PrimFunc, lanes: int) -> bool:
 def rows_of_task(
     function: PrimFunc, lanes: int, rows: int, whole: tuple[int, int], read: int
 ) -> PrimFunc | None:
-    """Return a function that computes only the rows of one task; the first row is a parameter.
+    """Return a function that computes only some rows of a given function.
 
-    Fused attention uses it for the softmax between its products.
+    The index of the first row becomes an additional parameter. Fused attention computes the softmax
+    between its products in this way.
 
     Args:
         function: function over all rows.
         lanes: number of float32 values per vector.
-        rows: number of rows per task.
-        whole: total number of rows, and elements per row.
-        read: number of a parameter; each row of the result may depend only on the same row of it.
+        rows: number of rows to compute.
+        whole: total number of rows, and number of elements per row.
+        read: number of the parameter that is divided by rows. Each row of the result may depend
+            only on the same row of this parameter.
 
     Returns:
         The function, or None if `function` does not work row by row.
@@ -113,7 +116,12 @@ def rows_of_task(
 
 
 def scheduled(function: PrimFunc, lanes: int) -> PrimFunc:
-    """Return the function with a schedule, or unchanged if no schedule applies."""
+    """Schedule a TensorIR function; return it unchanged if no schedule applies.
+
+    Args:
+        function: the function.
+        lanes: number of float32 values per vector.
+    """
     try:
         sch = Schedule(IRModule({"main": function}))
         _inline(sch)
@@ -128,7 +136,7 @@ def scheduled(function: PrimFunc, lanes: int) -> PrimFunc:
 
 
 def _by_rows(sch: Schedule, lanes: int) -> PrimFunc | None:
-    """Return the function as loops over rows, or None if it does not reduce rows."""
+    """Return the function rewritten as loops over rows, or None if it does not reduce rows."""
     blocks = [sch.get(sch.get_sblock(name)) for name in _blocks(sch)]
     try:
         return by_rows(sch.mod["main"], blocks, lanes, WORTH_THREADS)
@@ -137,13 +145,13 @@ def _by_rows(sch: Schedule, lanes: int) -> PrimFunc | None:
 
 
 def _blocks(sch: Schedule) -> list[str]:
-    """Return the names of the function's loop nests, in order."""
+    """Return the names of the function's blocks (one per loop nest), in order."""
     root = sch.get_sblock("root")
     return [str(sch.get(block).name_hint) for block in sch.get_child_blocks(root)]
 
 
 def _inline(sch: Schedule) -> None:
-    """Inline values without a reduction that only one operation reads."""
+    """Inline every block that is not a reduction and has at most one reader."""
     for name in _blocks(sch)[:-1]:
         block = sch.get_sblock(name)
         if len(sch.get_consumers(block)) > 1:
@@ -155,7 +163,7 @@ def _inline(sch: Schedule) -> None:
 
 
 def _schedule(sch: Schedule, block: Block) -> None:
-    """Schedule one loop nest. Raises `ScheduleError` or `ValueError` if that is impossible."""
+    """Schedule one loop nest; raise `ScheduleError` or `ValueError` if that is impossible."""
     loops = sch.get_loops(block)
     if not loops:
         return

@@ -1,14 +1,14 @@
-"""Write pools, linear resizes and local response normalisations of images.
+"""Implement pools, linear resizes and local response normalisations of images as TE functions.
 
-Pools read packed images, (n, c / block, h, w, block). TVM copies an image into a padded one before
-pooling. Here, a pixel of the padding is read from the border instead, which does not change a
-maximum and counts as zero in a mean. All pixels of a window are unrolled, and the channels of a
-block form vectors.
+Pools read packed images, (n, c / block, h, w, block). TVM would first copy the image into a padded
+image. Here, a pixel of the padding is replaced by the nearest pixel of the image, which does not
+change a maximum, and counts as zero in a mean. The loops over the pixels of a window are unrolled,
+and the channels of a block are computed as a vector.
 
-Resizes run in two passes, first along rows and then along columns. TVM's operator reads four pixels
-per result pixel and computes their positions each time. The two passes read two pixels each, and
-the first one covers only the rows of the source image. Positions and weights are computed at
-compile time.
+Resizes interpolate first along each row and then along each column. TVM's operator reads four
+pixels per result pixel and computes their positions each time. Each of the two steps reads only two
+pixels per result, and the first step covers only the rows of the source image. Positions and
+weights are computed at compile time.
 
 A local response normalisation is x / (bias + alpha / size * (sum of squares of `size` neighbouring
 channels)) ** beta (Krizhevsky et al., ImageNet Classification with Deep Convolutional Neural
@@ -42,16 +42,16 @@ Pixel = tuple[Expression, Expression]
 
 @dataclass(frozen=True)
 class PoolWindow:
-    """Windows of a pool.
+    """Parameters of a pool.
 
     Attributes:
         out: rows and columns of the result.
         kernel: rows and columns of a window.
         stride: vertical and horizontal stride.
         before: padding at the top and on the left.
-        dilation: distance between neighbouring pixels of a window.
-        mean: average instead of maximum.
-        padded: whether a mean counts padding as zeros.
+        dilation: vertical and horizontal distance between neighbouring pixels of a window.
+        mean: whether the pool computes means instead of maxima.
+        padded: whether a mean counts pixels of the padding as zeros. If False, a mean ignores them.
     """
 
     out: tuple[int, int]
@@ -63,7 +63,11 @@ class PoolWindow:
     padded: bool
 
     def is_inside(self, size: Sequence[int]) -> bool:
-        """Return whether no window reaches into the padding of an image of this size."""
+        """Return whether all windows lie inside an image of the given size, without padding.
+
+        Args:
+            size: rows and columns of the image.
+        """
         last = [
             (out - 1) * stride - before + (kernel - 1) * apart
             for out, stride, before, kernel, apart in zip(
@@ -79,9 +83,10 @@ def pool(image: Tensor, window: PoolWindow, bfloat16: bool) -> Tensor:
     """Apply a pool to a packed image and return the result as a TE tensor.
 
     Args:
-        image: image (n, c / block, h, w, block), in float32 or as uint16 that hold bfloat16.
-        window: the windows.
-        bfloat16: return bfloat16 as uint16 instead of float32.
+        image: packed image (n, c / block, h, w, block), in float32, or in bfloat16 stored as
+            uint16.
+        window: parameters of the pool.
+        bfloat16: return bfloat16 stored as uint16 instead of float32.
 
     Returns:
         Tensor of shape (n, c / block, out h, out w, block).
@@ -130,7 +135,7 @@ def _plus(one: Expression, other: Expression) -> Expression:
 
 
 def _nearest_pixel(place: Pixel, size: Sequence[int]) -> Pixel:
-    """Return the pixel of the image that is nearest to a pixel of the padding."""
+    """Return the image pixel that is nearest to a position, which may lie in the padding."""
     row, column = (tirx.max(tirx.min(at, of - 1), 0) for at, of in zip(place, size, strict=True))
     return row, column
 
@@ -146,13 +151,13 @@ def _share(
     size: Sequence[int],
     inside: bool,
 ) -> Expression:
-    """Return the factor by which the sum of a pool's window is multiplied to get the mean.
+    """Return the factor that turns the sum of a window into the mean.
 
     Args:
-        window: the windows.
-        taps: rows and columns of the image that the window covers.
+        window: parameters of the pool.
+        taps: the window's rows and its columns, as indices in the image.
         size: rows and columns of the image.
-        inside: whether no window reaches into the padding.
+        inside: whether all windows lie inside the image.
     """
     if inside or window.padded:
         return tirx.const(1 / (window.kernel[0] * window.kernel[1]), "float32")
@@ -172,12 +177,14 @@ MODES = frozenset(("half_pixel", "pytorch_half_pixel", "align_corners", "asymmet
 
 @dataclass(frozen=True)
 class ResizeTaps:
-    """Interpolation along an axis.
+    """Source pixels and weights of a linear interpolation along one axis.
+
+    Element i of the result is source[first[i]] · (1 − share[i]) + source[second[i]] · share[i].
 
     Attributes:
-        first: index of the first source pixel, of shape (length of the result,).
-        second: index of the second source pixel, of the same shape.
-        share: weight of the second one, of the same shape.
+        first: index of the first source pixel, int32 of shape (length of the result,).
+        second: index of the second source pixel, of the same shape and type.
+        share: weight of the second source pixel, float32 of the same shape.
     """
 
     first: Array
@@ -186,7 +193,7 @@ class ResizeTaps:
 
 
 def linear_taps(length: int, wanted: int, mode: str) -> ResizeTaps:
-    """Return the interpolation that resizes an axis linearly.
+    """Return the source pixels and weights that resize an axis linearly.
 
     Args:
         length: length of the axis.
@@ -214,7 +221,7 @@ def interpolate_along(axis: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], T
     arrays of `ResizeTaps` as tensors.
 
     Args:
-        axis: the axis.
+        axis: number of the axis.
     """
 
     def computed(image: Tensor, first: Tensor, second: Tensor, share: Tensor) -> Tensor:
@@ -233,7 +240,11 @@ def interpolate_along(axis: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], T
 
 
 def is_vector(block: int) -> bool:
-    """Return whether the channels of a block are worth computing as a vector."""
+    """Return whether the channels of a block are worth computing as a vector.
+
+    Args:
+        block: channels per block. It must be a power of two and at least 8.
+    """
     return block >= 8 and block.bit_count() == 1
 
 
@@ -251,7 +262,7 @@ USUAL = 0.75
 
 @dataclass(frozen=True, eq=False)
 class LocalResponse:
-    """A local response normalisation.
+    """Parameters of a local response normalisation.
 
     Attributes:
         source: variable of the image (n, c, h, w).
@@ -269,7 +280,14 @@ class LocalResponse:
 
 
 def local_responses(flat: FlatGraph) -> dict[RelaxVar, LocalResponse]:
-    """Return all local response normalisations of a network, by variable of the result."""
+    """Find all local response normalisations of a network.
+
+    Args:
+        flat: the network.
+
+    Returns:
+        The normalisations, by variable of the result.
+    """
     responses = {}
     for binding in flat.bindings:
         if binding.op == "relax.divide" and (response := _response_of(flat, binding)) is not None:
@@ -308,7 +326,11 @@ def _response_of(flat: FlatGraph, quotient: Binding) -> LocalResponse | None:
 
 
 def _response_window(pool: Binding) -> int:
-    """Return the channels of a 3-D pool that reduces only channels, or 0 for any other pool."""
+    """Return a 3-D pool's window size along the channels, or 0 if it reduces other axes, too.
+
+    The result is also 0 if the strides, the dilation or the padding do not fit a local response
+    normalisation.
+    """
     attrs, (n, one, *_) = pool.value.attrs, pool.shape or (0, 0)
     size = int(attrs.pool_size[0])
     pads = [int(pad) for pad in attrs.padding]
@@ -319,7 +341,15 @@ def _response_window(pool: Binding) -> int:
 
 
 def local_response_norm(image: Tensor, response: LocalResponse) -> Tensor:
-    """Return the local response normalisation of an image (n, c, h, w) as a TE tensor."""
+    """Compute a local response normalisation as a TE tensor.
+
+    Args:
+        image: float32 image of shape (n, c, h, w).
+        response: parameters of the normalisation.
+
+    Returns:
+        Tensor with the shape of `image`.
+    """
     _, channels, *_ = map(int, image.shape)
     share = np.float32(response.alpha / response.size)
 

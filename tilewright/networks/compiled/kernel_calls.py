@@ -72,15 +72,19 @@ NARROWED = frozenset((*EACH, *PAIRS, *POOLS, ITEM))
 
 @dataclass(frozen=True, eq=False)
 class Rewritten:
-    """A network that calls kernels.
+    """A network whose layers call kernels.
+
+    The sequences have one entry per layer.
 
     Attributes:
-        module: the rewritten module.
+        module: the rewritten Relax module.
         layers: the layers with kernels, in execution order.
         called: name of the function that each layer calls.
-        moved: for each layer, the parameters whose axes differ from those of the kernel alone.
-        bfloat16: for each layer, the parameters that are bfloat16.
-        frames: for each layer, whether it reads frames in place (`frame_taps`).
+        moved: for each layer, the parameters that are tensors with permuted axes, compared with the
+            stand-alone kernel.
+        bfloat16: for each layer, the parameters that are stored in bfloat16.
+        frames: for each layer, whether its kernel reads frames of a volume in place of an image
+            that is gathered from them (see `frame_taps`).
     """
 
     module: IRModule
@@ -95,16 +99,16 @@ def rewrite_calls(
     flat: FlatGraph, layers: Sequence[KernelLayer], kernels: Mapping[Workload, KernelCode],
     registers: int,
 ) -> Rewritten:  # fmt: skip
-    """Return the network with kernel calls in place of its layers.
+    """Rewrite a network so that its layers call kernels.
 
     Args:
         flat: the network. The new `main` has the same parameters and results.
         layers: the layers that kernels compute.
-        kernels: the kernel of each workload of these layers.
+        kernels: code of the kernel of each of these layers' workloads.
         registers: number of vectors of 16 values that fit into the processor's registers.
 
     Raises:
-        ImportFailedError: the network has branches.
+        ImportFailedError: the network contains branches or loops.
     """
     old = flat.module["main"]
     blocks = old.body.blocks
@@ -158,7 +162,7 @@ class _RewrittenMain:
 
     Args:
         builder: Relax builder of the new module.
-        kernels: the kernel of each workload.
+        kernels: code of the kernel of each workload.
         flat: the source network.
         in_bfloat16: the tensors that are stored in bfloat16.
         taps: frames of volumes that kernels read in place, by variable of the gathered image.
@@ -207,6 +211,7 @@ class _RewrittenMain:
                 wanted[0] = frames, channels // block, *size, block
             arguments = [self._read_narrowed(data, code, code.data_block, narrowed, 0)]
             arguments.append(_constant(code.pack_weights(layer.weight)))
+        # `wanted` also contains the shapes of the added tensors and of the result.
         constants = [
             _constant(array.reshape(shape))
             for array, shape in zip(layer.constants, wanted[len(arguments) :], strict=False)
@@ -315,7 +320,7 @@ class _RewrittenMain:
         )
 
     def recurrence(self, recurrence: Recurrence) -> None:
-        """Emit a call of a function that computes all steps of a recurrence."""
+        """Emit a call of one function that computes all steps of a recurrence."""
         gates, *begin = (
             self.tensors.as_plain(var) for var in (recurrence.given, *recurrence.begin)
         )
@@ -339,9 +344,10 @@ class _RewrittenMain:
             self.tensors.record(var, plain=self.tensors.emit(_some_rows(state_rows, row, row + 1)))
 
     def _joined_rows(self, binding: Binding) -> bool:
-        """Emit a concatenation of rows that a recurrence wrote one after another.
+        """Emit a concatenation of rows, some of which a recurrence wrote into one tensor.
 
-        Return True if the binding is such a concatenation.
+        Consecutive rows of that tensor are taken as one slice. Return False, and emit nothing, if
+        the operator is not such a concatenation.
         """
         (parts,), shape = binding.args, binding.shape or ()
         axis = binding.value.attrs.axis
@@ -368,7 +374,7 @@ class _RewrittenMain:
     def _put_beside(self, binding: Binding, beside: PixelsBeside) -> bool:
         """Emit a rearrangement of channels to pixels on packed tensors.
 
-        Returns whether that is possible.
+        Return False, and emit nothing, if the rearrangement is not possible on packed tensors.
         """
         narrow = binding.var in self._in_bfloat16
         rearranged = self.tensors.channels_to_pixels(beside, bfloat16=narrow)
@@ -382,17 +388,22 @@ class _RewrittenMain:
         return True
 
     def result(self, expression: RelaxExpr) -> RelaxExpr:
-        """Return the network's results in the model's layout."""
+        """Return the expression of the network's results, in the model's layout."""
         known = {var: self.tensors.as_plain(var) for var in variables(expression)}
         return _replace_variables(expression, known)
 
     def _runtime_scales(
         self, constants: Sequence[RelaxExpr], scale: RelaxExpr, zero: RelaxExpr
     ) -> list[RelaxExpr]:
-        """Return the scales that an epilogue reads if those of the data are only known at run time.
+        """Return the scales that an epilogue reads if the data's scale is only known at run time.
 
-        These are the array of `targets.steps.quantised.pack_scales`, with the zero point inserted,
-        and one scale per channel.
+        The result consists of the array of `targets.steps.quantised.pack_scales`, into which the
+        zero point is inserted, and of one scale per channel.
+
+        Args:
+            constants: the array of `pack_scales` and the scales of the weights, one per channel.
+            scale: scale of the data.
+            zero: zero point of the data.
         """
         numbers, scales = constants
         scale, zero = self.tensors.as_plain(scale), self.tensors.as_plain(zero)
@@ -400,7 +411,14 @@ class _RewrittenMain:
         return [packed, self.tensors.emit(relax.op.multiply(scales, scale))]
 
     def _image(self, var: RelaxVar, image: RelaxExpr, block: int) -> RelaxExpr:
-        """Return a tensor that is read in blocks of channels, reshaped to an image if necessary."""
+        """Return a variable that can be read as a packed image, reshaping it if necessary.
+
+        Args:
+            var: variable of the tensor.
+            image: expression whose shape is that of the image.
+            block: channels per block that the kernel reads. If it is 0, the kernel does not read
+                packed images, and `var` is returned.
+        """
         if not block or shape_of(var) == shape_of(image):
             return var
         reshaped = self.tensors.reshape(self.tensors.as_plain(var), shape_of(image) or ())
@@ -411,18 +429,18 @@ class _RewrittenMain:
         self, number: int, var: RelaxVar, wanted: list[tuple[int, ...]],
         moved: list[tuple[int, MovedAxes]],
     ) -> RelaxExpr:  # fmt: skip
-        """Return the expression that a kernel reads as an operand of a product of activations.
+        """Return the tensor that a kernel reads as an operand of a product of two activations.
 
         If the network permutes the axes of the operand before the product, and the kernel can read
-        the tensor in its original order, the original tensor is returned.
+        the original tensor, then the original tensor is returned.
 
         Args:
             number: number of the kernel's parameter.
             var: variable of the operand.
-            wanted: shapes of the kernel's parameters. The shape of this one is replaced if the
-                original tensor is read.
-            moved: list of (parameter number, permutation), to which an entry is added in the same
-                case.
+            wanted: shapes of the kernel's parameters. The entry of this parameter is replaced if
+                the original tensor is returned.
+            moved: list of (parameter number, permutation). An entry is added if the original tensor
+                is returned.
         """
         permuted = moved_operand(self._flat, var)
         if permuted is None or not permuted[1].fits(wanted[number]):
@@ -437,12 +455,12 @@ class _RewrittenMain:
     ) -> RelaxExpr:
         """Return a tensor in the form that a kernel reads: bfloat16 if possible, otherwise float32.
 
-        bfloat16 is possible if the tensor is stored that way and the kernel can read it.
+        bfloat16 is possible if the tensor is stored in bfloat16 and the kernel can read it.
 
         Args:
             var: variable of the tensor.
             code: code of the kernel.
-            block: channels per block that the kernel reads.
+            block: channels per block that the kernel reads, or 0 for the model's layout.
             narrowed: channels per block of each bfloat16 parameter, by parameter number. An entry
                 is added if the tensor is read in bfloat16.
             number: number of the kernel's parameter.
@@ -494,9 +512,10 @@ def shape_of_parameter(parameter: TirBuffer) -> tuple[int, ...]:
 
 
 def _with_zero(numbers: Tensor, zero: Tensor) -> Tensor:
-    """Insert the zero point, as an integer's bits, as the first element.
+    """Store the bits of an integer zero point in the first element of an array of scales.
 
-    This is the form that `targets.steps.quantised.pack_scales` produces for known zero points.
+    The result has the form that `targets.steps.quantised.pack_scales` produces for a zero point
+    that is known at compile time.
     """
     bits = tirx.reinterpret("float32", tirx.Cast("int32", zero[(0,) * zero.ndim]))
     return te.compute(
@@ -505,7 +524,7 @@ def _with_zero(numbers: Tensor, zero: Tensor) -> Tensor:
 
 
 def _in_blocks(shape: tuple[int, ...], block: int) -> tuple[int, ...]:
-    """Return the shape of a packed tensor with another block size."""
+    """Return the shape of a packed tensor after its block size is changed."""
     n, count, height, width, old_block = shape
     return n, count * old_block // block, height, width, block
 
@@ -519,7 +538,7 @@ def _constant(array: Array) -> RelaxConstant:
 
 
 def _replace_variables(value: RelaxExpr, known: Mapping[RelaxVar, RelaxExpr]) -> RelaxExpr:
-    """Return an expression with variables replaced."""
+    """Return an expression in which variables are replaced by other expressions."""
     if isinstance(value, relax.Var):
         return known.get(value, value)
     if isinstance(value, relax.Tuple):

@@ -1,9 +1,10 @@
 """Find the layers of a network that have kernels on a CPU, with their weights and constants.
 
-An activation after a layer becomes part of the layer, however the model expresses it. Exporters
-write GELU as five operators and SiLU as two, in many different orders, so the operators are
-identified by what they compute. All operators that only read a layer's result and constants are
-evaluated on sample values, and the outcome is compared with the activations that kernels support.
+An activation function after a layer becomes part of the layer, no matter how the model expresses
+it. Exporters write GELU as five operators and SiLU as two, in many different orders. Therefore, the
+operators are identified by the function that they compute: a group of operators that reads only the
+layer's result and constants is evaluated on sample values, and the outcome is compared with the
+activation functions that kernels support.
 """
 
 from __future__ import annotations
@@ -47,18 +48,20 @@ Float32 = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class KernelLayer:
-    """A call of a kernel.
+    """A layer that a kernel computes.
 
     Attributes:
-        call: the call in terms of the source model.
+        call: the layer, described in terms of the source model.
         match: the matched operators.
-        links: the fused steps after the anchor.
-        workload: the workload of the kernel.
-        data: the variable that the kernel reads.
-        weight: weights (o, c/groups, kh, kw) or (out, in), None if they are an activation.
-        constants: further constants of the epilogue, in its order; those per channel have shape
-            (o,).
-        added: the variables that the epilogue adds.
+        links: the steps after the anchor (the convolution or product) that are fused into the
+            kernel.
+        workload: workload of the kernel.
+        data: variable that the kernel reads as its data.
+        weight: weights of shape (o, c / groups, kh, kw) or (out, in). None if the second operand is
+            an activation.
+        constants: further constants of the epilogue, in the order in which the kernel reads them. A
+            constant per channel has shape (o,).
+        added: variables that the epilogue adds to the result.
         scaled_by: scale and zero point of the data if they are only known at run time, otherwise
             None.
     """
@@ -80,7 +83,7 @@ class KernelLayer:
 
     @property
     def inside(self) -> frozenset[RelaxVar]:
-        """The variables that exist only inside the kernel."""
+        """Variables of values that exist only inside the kernel."""
         bound = (self.match.anchor, *(link.binding for link in self.links))
         return frozenset(binding.var for binding in bound[:-1])
 
@@ -96,11 +99,12 @@ def kernel_layers(
 ) -> list[KernelLayer]:
     """Return the layers of a network that kernels compute, in execution order.
 
-    Products that belong to a recurrence that becomes one function are not included.
+    Matrix products that belong to a recurrence are left out if the recurrence is compiled into one
+    function.
 
     Args:
         flat: the network.
-        check: raises `WorkloadError` for a workload without a kernel.
+        check: function that raises `WorkloadError` for a workload without a kernel.
         dtype: type in which to multiply, where a kernel exists for it.
     """
     loops = [
@@ -146,7 +150,7 @@ def _layer(
 def _quantised_layer(
     flat: FlatGraph, match: Match, call: FusedCall, workload: Workload
 ) -> KernelLayer | None:
-    """Return a layer whose kernel reads integers, or None if constants are unknown."""
+    """Return a layer whose kernel reads integers, or None if its constants are unknown."""
     anchor, steps = match.anchor, quantised_steps(call)
     links = (*match.chain, *further_links(flat, match))[: len(steps)]
     weights, bias = integer_weights(flat, anchor), _bias(flat, links, workload.out_channels)
@@ -171,7 +175,7 @@ def _quantised_layer(
 
 
 def _bias(flat: FlatGraph, links: Sequence[Link], channels: int) -> Float32 | None:
-    """Return the sum of all biases, of shape (o,), or None if one is unknown."""
+    """Return the sum of all biases, of shape (o,), or None if a bias is not a known constant."""
     total = np.zeros(channels)
     for link in links:
         if link.kind != "bias":
@@ -184,7 +188,7 @@ def _bias(flat: FlatGraph, links: Sequence[Link], channels: int) -> Float32 | No
 
 
 def _added_variables(links: Sequence[Link]) -> tuple[RelaxVar, ...]:
-    """Return the variables that are added."""
+    """Return the variables that the additions among the fused steps add to the result."""
     return tuple(link.binding.args[1 - link.position] for link in links if link.kind == "add")
 
 
@@ -238,15 +242,18 @@ _NUMPY: Mapping[str, _Evaluation] = {
 def activated_layers(
     flat: FlatGraph, check: Callable[[Workload], object], dtype: DType = "float32"
 ) -> list[KernelLayer]:
-    """Return the layers of `kernel_layers`, each with the activation after it.
+    """Return the layers of a network that kernels compute, with the activations after them.
 
-    An activation becomes part of a layer if nothing else reads the layer's result, and if there is
-    a kernel for both.
+    An activation function becomes part of a layer if nothing else reads the layer's result, and if
+    there is a kernel that computes both.
 
     Args:
         flat: the network.
-        check: raises `WorkloadError` for a workload without a kernel.
+        check: function that raises `WorkloadError` for a workload without a kernel.
         dtype: type in which to multiply, where a kernel exists for it.
+
+    Returns:
+        The layers of `kernel_layers`, extended by activation functions.
     """
     return [_with_activation(flat, layer, check) for layer in kernel_layers(flat, check, dtype)]
 
@@ -272,9 +279,10 @@ def _with_activation(
 
 
 def _regions(flat: FlatGraph, source: Binding) -> Iterator[tuple[Binding, ...]]:
-    """Yield groups of operators that only depend on a layer's result, the largest group first.
+    """Yield groups of operators that depend only on a layer's result, the largest group first.
 
-    The operators of a group are in order, and only the result of the last one has other readers.
+    The operators of a group are in execution order. Only the result of the last operator has
+    readers outside the group.
     """
     inside: dict[RelaxVar, Binding] = {}
     known = {source.var}
@@ -300,14 +308,15 @@ def _regions(flat: FlatGraph, source: Binding) -> Iterator[tuple[Binding, ...]]:
 
 
 def _is_inside(flat: FlatGraph, binding: Binding, known: set[RelaxVar], source: Binding) -> bool:
-    """Return whether an operator can belong to an activation that follows a layer.
+    """Return whether an operator can belong to the activation function after a layer.
 
-    It must be elementwise, and read only values of the activation so far and scalar constants.
+    The operator must be elementwise. It may only read values that belong to the activation function
+    so far, and scalar constants.
 
     Args:
         flat: the network.
         binding: the operator.
-        known: variables of the activation so far.
+        known: variables of the activation function so far.
         source: the operator that writes the layer's result.
     """
     if binding.op not in _NUMPY or binding.shape != source.shape:
@@ -325,12 +334,12 @@ def _constant(flat: FlatGraph, value: RelaxExpr) -> float | None:
 
 
 def _kind(flat: FlatGraph, source: Binding, region: Sequence[Binding]) -> str | None:
-    """Return the name of the activation that some operators compute together, or None.
+    """Return the name of the activation function that a group of operators computes, or None.
 
     Args:
         flat: the network.
-        source: the operator that writes the activation's argument.
-        region: the operators in order; the last one writes the result.
+        source: the operator that writes the argument of the activation function.
+        region: the operators in execution order. The last operator writes the result.
     """
     values: dict[RelaxVar, Floats] = {source.var: SAMPLES}
     with np.errstate(all="ignore"):

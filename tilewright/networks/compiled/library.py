@@ -1,10 +1,11 @@
 """Compile a rewritten module into a shared library, and extract its weights.
 
-The list of passes ends with the memory plan: TVM's `StaticPlanBlockMemory` determines which tensors
-between calls can share memory because they are never needed at the same time.
+One of the last compiler passes is TVM's memory planning, `StaticPlanBlockMemory`. It lets tensors
+between calls share memory if they are never needed at the same time.
 
-TVM generates the machine code of a module on one core. Here the functions are divided into groups.
-One thread per group compiles it into an object file, and the linker joins the object files.
+TVM generates the machine code of a module on one core. To use several cores, this module divides
+the functions into groups and compiles each group into an object file, on one thread per group. The
+linker joins the object files.
 """
 
 from __future__ import annotations
@@ -54,20 +55,21 @@ def compiled_library(
     """Compile `main` and its kernels into a shared library.
 
     Args:
-        module: a Relax module that `networks.compiled.kernel_calls` made.
+        module: a Relax module that `networks.compiled.kernel_calls` rewrote.
         target: TVM's description of the processor.
         pipeline: name of the TVM pipeline that lowers kernels.
-        source: the module before it was rewritten, used to name the operator that fails to compile.
-        attention: fuses the attention that it finds, if given.
-        ignore_nan: keep TVM's maxima and minima in operators without a kernel. They return a number
-            if one operand is NaN.
+        source: the module before it was rewritten. It is used to name operators that fail to
+            compile.
+        attention: finds and fuses attention. If None, attention is not fused.
+        ignore_nan: keep TVM's maxima and minima in operators without a kernel. They may return a
+            number although one operand is NaN.
 
     Returns:
-        The library as bytes, and its weights, arrays that `LoadedLibrary` reads together with it.
+        The library as bytes, and the weights that were moved out of it. `LoadedLibrary` needs both.
 
     Raises:
         UncompilableError: TVM cannot compile an operator.
-        ImportFailedError: there is no linker.
+        ImportFailedError: no C compiler was found, which is needed for linking.
     """
     with tempfile.TemporaryDirectory() as folder:
         executable, weights = _compile_objects(
@@ -87,8 +89,8 @@ def _compile_objects(
         target: TVM's description of the processor.
         pipeline: name of the TVM pipeline that lowers kernels.
         source: the module before it was rewritten, for error messages.
-        attention: fuses attention, if given.
-        folder: folder of the object files, which must exist until the library is linked.
+        attention: finds and fuses attention, or None.
+        folder: folder for the object files, which must exist until the library is linked.
         ignore_nan: keep TVM's maxima and minima, which do not propagate NaN.
 
     Returns:
@@ -136,7 +138,7 @@ def _lanes(target: TvmTarget) -> int:
 
 
 def _link_library(executable: VMExecutable, folder: Path) -> bytes:
-    """Link an executable and its object files into a shared library, returned as bytes."""
+    """Link an executable and its object files into a shared library, and return it as bytes."""
     if not any(map(shutil.which, ("cc", "gcc", "clang"))):
         raise ImportFailedError(
             "linking the library of a network needs a C compiler, and none was found; "
@@ -156,15 +158,15 @@ Functions: TypeAlias = Mapping[GlobalVar, PrimFunc]
 
 
 def compiling_functions(target: TvmTarget, pipeline: str, folder: Path) -> Pass:
-    """Return a pass that compiles a module's functions into object files.
+    """Return a pass that compiles a module's TensorIR functions into object files.
 
-    It is the last pass of a Relax pipeline. Calls of the functions become calls by name. The object
-    files become modules of `external_mods`, which TVM links into the library.
+    It is the last pass of the Relax pipeline. Calls of the functions become calls by name. The
+    object files are added to the module's `external_mods`, which TVM links into the library.
 
     Args:
         target: TVM's description of the processor.
         pipeline: name of the pipeline that lowers functions.
-        folder: folder of the object files, which must exist until the library is linked.
+        folder: folder for the object files, which must exist until the library is linked.
     """
 
     @tvm.transform.module_pass(opt_level=0, name="CompileFunctions")
@@ -196,9 +198,9 @@ def compiling_functions(target: TvmTarget, pipeline: str, folder: Path) -> Pass:
 
 
 def _groups(functions: Functions) -> Sequence[Functions]:
-    """Divide the functions into groups that are compiled at the same time, one thread per group.
+    """Divide the functions into groups that are compiled in parallel, on one thread per group.
 
-    The order of the functions in the module is kept.
+    Functions are assigned to the groups in turn, in the order of the module.
     """
     ordered = list(functions.items())
     return [dict(ordered[first::GROUPS]) for first in range(min(GROUPS, len(ordered)))]
@@ -215,6 +217,6 @@ def _calling_by_name(graph: RelaxFunction, functions: Functions) -> RelaxFunctio
 
 
 def _symbol(function: PrimFunc) -> str:
-    """Return the name under which a function is linked; it has one since the module was lowered."""
+    """Return the name under which a function is linked. Lowering the module has set it."""
     assert function.attrs is not None
     return str(function.attrs["global_symbol"])

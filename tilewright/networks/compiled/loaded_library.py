@@ -1,7 +1,7 @@
-"""Load the library of a network with TVM's runtime alone, and run it.
+"""Load a network's library with TVM's runtime alone, and run it.
 
-The runtime is a 3 MB library on which TVM's compiler of 260 MB depends. A process that only runs
-networks therefore does not load the compiler.
+TVM's runtime is a library of 3 MB, whereas TVM's compiler has 260 MB. A process that only runs
+networks does not load the compiler.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ CPU, POOLED = 1, 2
 class LoadedLibrary:
     """A network's library, loaded into this process.
 
-    Loading a library runs its code, so do not load untrusted ones. Several threads may call it at
-    the same time; each thread has its own virtual machine.
+    Loading a library executes code from it, so do not load libraries that you do not trust. Several
+    threads may call the object at the same time; each thread has its own virtual machine.
 
     Args:
-        path: path of the library.
-        weights: the weights in the shapes that it was compiled with, at addresses that are
-            multiples of `ALIGNMENT`. They are read in place.
-        regions: the onnxruntime regions that it calls.
+        path: path of the library file.
+        weights: the weights, in the shapes with which the library was compiled. They are read in
+            place if their addresses are multiples of `ALIGNMENT`.
+        regions: the parts of the network that onnxruntime runs, or None if there are none.
 
     Raises:
         ImportFailedError: TVM's runtime is missing.
@@ -69,11 +69,11 @@ class LoadedLibrary:
         """Run one inference.
 
         Args:
-            arrays: the network's inputs. A large array is read in place if its address is a
-                multiple of `ALIGNMENT`.
+            arrays: inputs of the network. A large array is read in place if its address is a
+                multiple of `ALIGNMENT`; otherwise it is copied.
 
         Returns:
-            The network's outputs. An output that is a reshaped input is copied; no other output is.
+            Outputs of the network. An output that shares memory with an input is copied.
 
         Raises:
             InputError: an index lies outside its tensor, or an integer is divided by zero.
@@ -91,7 +91,7 @@ class LoadedLibrary:
 
     @property
     def _machine(self) -> RuntimeModule:
-        """The virtual machine of the calling thread."""
+        """The calling thread's virtual machine, which is created on first use."""
         machine = getattr(self._caller, "machine", None)
         if machine is None:
             with self._regions.registered() if self._regions else nullcontext():
@@ -104,19 +104,19 @@ class LoadedLibrary:
     @property
     def _main(self) -> Callable[..., RuntimeTensor]:
         if not hasattr(self._caller, "main"):
-            self._machine  # noqa: B018
+            self._machine  # noqa: B018  (creates the machine and looks up its function)
         return self._caller.main
 
     def function(
         self, name: str, moved: Sequence[Moved] = (), bfloat16: Sequence[Stored] = ()
     ) -> Callable[..., object]:
-        """Return one of the library's kernels as a function on tensors in the kernel's own layout.
+        """Return one kernel of the library as a function on tensors in the kernel's own layout.
 
         Args:
-            name: name of the function.
-            moved: arguments that have other axes in the network. They are copied.
-            bfloat16: arguments that have another type and other blocks in the network. They are
-                copied.
+            name: name of the kernel's function.
+            moved: arguments whose axes are permuted in the network. They are copied for each call.
+            bfloat16: arguments that the network stores in bfloat16, with a block size of their own.
+                They are converted from and to float32 for each call.
         """
         kernel: Callable[..., object] = self._module.get_function(name, query_imports=True)
         if bfloat16:
@@ -124,14 +124,14 @@ class LoadedLibrary:
         return _moving(kernel, moved) if moved else kernel
 
     def time_inferences(self, arrays: Sequence[Array], times: int) -> NDArray[np.float64]:
-        """Measure the time of several inferences, without passing arrays in and out.
+        """Measure the time of several inferences, without the time for passing arrays in and out.
 
         Args:
-            arrays: the network's inputs.
+            arrays: inputs of the network.
             times: number of inferences.
 
         Returns:
-            Seconds per inference, of shape (times,).
+            Time per inference in seconds, float64 of shape (times,).
         """
         main, arguments = self._main, [*map(_tensor, arrays), *self._weights]
         seconds = np.empty(times)
@@ -142,7 +142,11 @@ class LoadedLibrary:
         return seconds
 
     def profiled(self, arrays: Sequence[Array]) -> list[tuple[str, float]]:
-        """Run one inference and return the name and the seconds of every call, in order."""
+        """Run one inference, and return the name and the time in seconds of every call, in order.
+
+        Args:
+            arrays: inputs of the network.
+        """
         calls: list[tuple[str, float]] = []
         started = 0.0
 
@@ -164,10 +168,10 @@ class LoadedLibrary:
 
 
 class _TensorsOfThread:
-    """Tensors through which one thread passes arrays to its virtual machine.
+    """Tensors that one thread uses to pass arrays to its virtual machine.
 
-    Small inputs are copied into tensors that are reused at each call. This takes less time than
-    describing an array of the caller to TVM.
+    Small inputs are copied into tensors that are reused for every call. This takes less time than
+    creating a TVM tensor for the caller's array.
     """
 
     def __init__(self) -> None:
@@ -175,7 +179,12 @@ class _TensorsOfThread:
         self._passed: Sequence[int] | None = None
 
     def input(self, number: int, array: Array) -> RuntimeTensor:
-        """Return the tensor for input `number`, whose shape and type are the same at each call."""
+        """Return a tensor with the content of an input array.
+
+        Args:
+            number: number of the input.
+            array: the array. Its shape and type are the same for every call.
+        """
         if array.nbytes > SMALL:
             return _tensor(array)
         kept = self._kept.get(number)
@@ -186,13 +195,13 @@ class _TensorsOfThread:
         return kept[1]
 
     def outputs(self, given: Sequence[RuntimeTensor], made: list[Array]) -> list[Array]:
-        """Replace outputs that share memory with an input by copies.
+        """Replace the outputs that share memory with an input by copies.
 
-        Which outputs these are is determined at the first call, since it is the same at each call.
+        The first call determines which outputs share memory; this is the same for every call.
 
         Args:
             given: tensors of the inputs.
-            made: arrays of the outputs, which is changed in place and returned.
+            made: arrays of the outputs. The list is changed in place and returned.
         """
         if self._passed is None:
             inputs = list(map(_array, given))
@@ -208,7 +217,7 @@ class _TensorsOfThread:
 
 @cache
 def _load_runtime() -> object:
-    """Load TVM's runtime as `import tvm` does before it loads the compiler."""
+    """Load TVM's runtime in the same way as `import tvm`, but without the compiler."""
     spec = find_spec("tvm")
     if spec is None or spec.origin is None:
         raise ImportFailedError(
@@ -219,7 +228,7 @@ def _load_runtime() -> object:
 
 
 def _tensor(array: Array) -> RuntimeTensor:
-    """Return an array as a tensor: in place if kernels can read it, otherwise as a copy."""
+    """Return a TVM tensor for an array, which is copied unless kernels can read it in place."""
     flags, place = array.flags, array.__array_interface__["data"][0]  # `array.ctypes` takes longer
     if not (flags.c_contiguous and flags.writeable and place % ALIGNMENT == 0):
         copy = aligned_empty(array.shape, array.dtype)
@@ -229,14 +238,15 @@ def _tensor(array: Array) -> RuntimeTensor:
 
 
 def _moving(function: Callable[..., object], moved: Sequence[Moved]) -> Callable[..., None]:
-    """Return a function that calls a kernel on tensors in the kernel's own order of axes.
+    """Wrap a kernel so that it accepts tensors with the stand-alone kernel's order of axes.
 
-    The kernel in the library reads and writes some tensors in another order. These arguments are
-    permuted into copies before the call, and the output is permuted back after it.
+    The kernel in the library reads and writes some tensors in the order of axes that the network
+    has. The wrapper permutes these arguments into copies before the call. It permutes the output
+    back after the call.
 
     Args:
         function: the kernel in the library.
-        moved: for each such parameter, its number, its shape in the network and the permutation.
+        moved: (parameter number, shape in the network, permutation) of each such parameter.
     """
 
     def called(*tensors: RuntimeTensor) -> None:
@@ -256,12 +266,13 @@ def _moving(function: Callable[..., object], moved: Sequence[Moved]) -> Callable
 
 
 def _narrowing(function: Callable[..., object], bfloat16: Sequence[Stored]) -> Callable[..., None]:
-    """Return a function that calls a kernel with float32 arguments instead of bfloat16 arguments.
+    """Wrap a kernel with bfloat16 arguments so that it accepts float32 arguments instead.
 
     Args:
         function: the kernel in the library.
-        bfloat16: the parameters that the library stores in bfloat16, with their channels per block.
-            They are converted before and after the call.
+        bfloat16: (parameter number, channels per block) of each parameter that the library stores
+            in bfloat16. These arguments are converted before the call, and the output is converted
+            back after it.
     """
 
     def called(*tensors: RuntimeTensor) -> None:

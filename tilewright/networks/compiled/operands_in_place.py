@@ -1,12 +1,13 @@
-"""Let kernels read and write tensors in place, although the network rearranges them first.
+"""Let kernels read and write tensors in place that the network would otherwise rearrange first.
 
-Permuted axes: attention splits the columns of a dense layer into heads and moves the heads to the
-front; after the products, it moves them back. Both steps copy all data, which the kernel of a
-batched product does not need.
+Permuted axes: attention splits the columns of a dense layer into heads and moves the heads axis to
+the front. After the products, it moves the axis back. Both steps copy all data. The kernel of a
+batched product can access the unpermuted tensor instead.
 
-Frames of volumes: `networks.onnx.volumes` gathers the frames that a window along depth reads into
-one image, so each frame is copied once per tap. A kernel that copies its data into a padded buffer
-anyway can take each block of channels directly from its frame. Frames of the padding are zeros.
+Frames of volumes: to compute a window along the depth axis of a volume, `networks.onnx.volumes`
+gathers the frames under the window into one image. Each frame is therefore copied once per tap
+(position in the window). A kernel that copies its data into a padded buffer anyway can read each
+block of channels directly from its frame. Frames in the padding are zeros.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ FindPlace = Callable[[Place], Place]
 
 @dataclass(frozen=True)
 class MovedAxes:
-    """A tensor whose axes are permuted before or after a product.
+    """A tensor whose axes the network permutes before or after a product.
 
-    The last axis stays last, so that vectors are contiguous.
+    The last axis always stays last, so that vectors are contiguous.
 
     Attributes:
         shape: shape of the tensor in memory.
-        axes: the permutation before a product; after a product, its inverse.
+        axes: permutation from the tensor in memory to the tensor that the product reads or writes.
     """
 
     shape: tuple[int, ...]
@@ -65,20 +66,24 @@ class MovedAxes:
 
     @property
     def moved(self) -> tuple[int, ...]:
-        """The shape that the product sees."""
+        """The shape of the tensor as the product reads or writes it."""
         return tuple(self.shape[axis] for axis in self.axes)
 
     def fits(self, wanted: Sequence[int]) -> bool:
-        """Return whether a product of shape (batch, rows, columns) can use this tensor in place."""
+        """Return whether a product can use this tensor in place.
+
+        Args:
+            wanted: shape (batch, rows, columns) that the product expects.
+        """
         *batch, rows, columns = self.moved
         stays = self.axes[-1] == len(self.axes) - 1
         return stays and (math.prod(batch), rows, columns) == tuple(wanted)
 
     def place(self, indices: Place) -> list[Expression]:
-        """Return the indices in the tensor in memory for indices of the product.
+        """Convert indices of the product's operand or result to indices of the tensor in memory.
 
         Args:
-            indices: batch, row and column of the product's operand or result.
+            indices: batch, row and column.
         """
         rest, batch_indices = indices[0], []
         for size in reversed(self.moved[:-2]):
@@ -89,7 +94,16 @@ class MovedAxes:
 
 
 def moved_operand(flat: FlatGraph, var: RelaxVar) -> tuple[RelaxVar, MovedAxes] | None:
-    """Return the variable before its axes were permuted, with the permutation, else None."""
+    """Return the tensor from which an operand is permuted, and the permutation.
+
+    Args:
+        flat: the network.
+        var: variable of the operand.
+
+    Returns:
+        The variable before the permutation, and the permutation. None if the axes of the operand
+        are not permuted.
+    """
     binding = flat.by_var.get(var)
     while binding is not None and binding.op in SHAPES:
         binding = flat.by_var.get(binding.args[0])
@@ -97,9 +111,15 @@ def moved_operand(flat: FlatGraph, var: RelaxVar) -> tuple[RelaxVar, MovedAxes] 
 
 
 def moved_result(flat: FlatGraph, result: Binding) -> tuple[Binding, MovedAxes] | None:
-    """Return the operator that permutes the axes of a result, and the tensor that it writes.
+    """Return the operator that permutes the axes of a result, and the permutation.
 
-    Return None if the result has other readers or is not permuted.
+    Args:
+        flat: the network.
+        result: the operator that writes the result.
+
+    Returns:
+        The operator, and the permutation in which `MovedAxes.shape` is the shape after the
+        operator. None if the result is not permuted or has other readers.
     """
     user = flat.sole_user(result.var)
     if user is None or user.op != MOVED or user.shape is None:
@@ -125,11 +145,11 @@ def _moved_axes(binding: Binding) -> tuple[RelaxVar, MovedAxes] | None:
 
 
 def on_moved(function: PrimFunc, moved: Sequence[tuple[int, MovedAxes]]) -> PrimFunc:
-    """Return a kernel's function that reads or writes tensors with permuted axes in place.
+    """Return a kernel's function that accesses tensors with permuted axes in place.
 
     Args:
         function: the kernel's function.
-        moved: for each such tensor, the number of the kernel's parameter and the permutation.
+        moved: (parameter number, permutation) of each such tensor.
     """
     params, body = list(function.params), function.body
     for number, axes in moved:
@@ -143,13 +163,13 @@ def on_moved(function: PrimFunc, moved: Sequence[tuple[int, MovedAxes]]) -> Prim
 def redirect_accesses(
     body: Statement, old: TirBuffer, new: TirBuffer, place: FindPlace
 ) -> Statement:
-    """Return a statement that accesses a different buffer.
+    """Return a statement in which all accesses to one buffer are redirected to another buffer.
 
     Args:
         body: the statement.
         old: the buffer to replace.
         new: the buffer that replaces it.
-        place: maps indices of the old buffer to indices of the new one.
+        place: function that maps indices of the old buffer to indices of the new buffer.
     """
 
     def load(access: BufferLoad) -> Expression:
@@ -173,17 +193,18 @@ TAKE, WHERE, RESHAPE = "relax.take", "relax.where", "relax.reshape"
 
 @dataclass(frozen=True, eq=False)
 class FrameTaps:
-    """Images with taps · c channels that are gathered from frames.
+    """Description of images that are gathered from the frames of a volume.
 
-    Tap t of image n is frame `first` + `step` · n + `apart` · t, or zeros if there is no such
-    frame.
+    An image has taps · c channels, where tap t contains the c channels of one frame. Tap t of image
+    n is frame number `first` + `step` · n + `apart` · t, or zeros if there is no frame with this
+    number.
 
     Attributes:
         source: variable of the frames (frames, c, h, w).
         shape: shape of the frames.
-        first: frame of the first tap of the first image.
-        step: distance in frames between images.
-        apart: distance in frames between taps.
+        first: number of the frame that is the first tap of the first image.
+        step: distance in frames between consecutive images.
+        apart: distance in frames between consecutive taps.
         inside: variables of the operators that gather the frames.
     """
 
@@ -198,12 +219,15 @@ class FrameTaps:
 def frame_taps(
     flat: FlatGraph, layers: Sequence[KernelLayer], kernels: Mapping[Workload, KernelCode]
 ) -> dict[RelaxVar, FrameTaps]:
-    """Return the gathered images that kernels can read directly from frames, by variable.
+    """Find the gathered images that kernels can read directly from frames.
 
     Args:
         flat: the network.
         layers: the layers with kernels.
-        kernels: the kernel of each workload.
+        kernels: code of the kernel of each workload.
+
+    Returns:
+        The description of each gathered image, by variable of the image.
     """
     taps_by_data = {}
     for layer in layers:
@@ -254,7 +278,11 @@ def _taps(flat: FlatGraph, data: RelaxVar) -> FrameTaps | None:
 
 
 def _single_reader(flat: FlatGraph, var: RelaxVar, operator: str) -> Binding | None:
-    """Return the operator with this name that writes a variable for a single reader, or None."""
+    """Return the operator that writes a variable, provided that the variable has a single reader.
+
+    Return None if the operator has another name, or if the variable has several readers or is a
+    result of the network.
+    """
     binding = flat.by_var.get(var)
     results = variables(flat.module["main"].body.body)
     if binding is None or binding.op != operator or any(map(var.same_as, results)):
@@ -263,9 +291,14 @@ def _single_reader(flat: FlatGraph, var: RelaxVar, operator: str) -> Binding | N
 
 
 def _line(places: NDArray[np.int64], frames: int) -> tuple[int, int, int] | None:
-    """Return `first`, `step` and `apart` for frame indices (images, taps).
+    """Return `first`, `step` and `apart` for an array of frame numbers.
 
-    Indices of −1 stand for padding. Return None if the indices are not evenly spaced.
+    Args:
+        places: frame numbers of shape (images, taps); −1 stands for padding.
+        frames: number of frames.
+
+    Returns:
+        The three numbers, or None if the frame numbers are not evenly spaced.
     """
     step, apart = (_difference(places, axis) for axis in (0, 1))
     if step is None or apart is None or (places < 0).all():
@@ -278,7 +311,7 @@ def _line(places: NDArray[np.int64], frames: int) -> tuple[int, int, int] | None
 
 
 def _difference(places: NDArray[np.int64], axis: int) -> int | None:
-    """Return the difference of neighbouring indices along an axis, or None if it is unknown."""
+    """Return the difference of neighbouring frame numbers along an axis, or None if unknown."""
     if places.shape[axis] == 1:
         return 0
     before, behind = (places.take(range(*ends), axis) for ends in _pairs(places.shape[axis]))
@@ -291,7 +324,13 @@ def _pairs(size: int) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def reading_frames(function: PrimFunc, taps: FrameTaps) -> PrimFunc:
-    """Return a kernel's function whose data are packed frames, (frames, c / block, h, w, block)."""
+    """Return a kernel's function that reads packed frames instead of gathered images.
+
+    Args:
+        function: the kernel's function.
+        taps: description of the gathered images. The new data parameter has the shape (frames, c /
+            block, h, w, block).
+    """
     function = _in_loops(function)
     old, *other_params = function.params
     block = int(old.shape[4])
@@ -316,10 +355,10 @@ def reading_frames(function: PrimFunc, taps: FrameTaps) -> PrimFunc:
 
 
 def _in_loops(function: PrimFunc) -> PrimFunc:
-    """Return the function without TensorIR blocks.
+    """Lower the TensorIR blocks of a function to plain loops.
 
-    TVM stores what a block reads separately from its statements, and both would have to be
-    rewritten.
+    Blocks list the regions that they read separately from their statements. Without blocks, only
+    the statements have to be rewritten.
     """
     passes = [
         s_tir.transform.LowerInitBlock(),

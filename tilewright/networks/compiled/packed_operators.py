@@ -1,4 +1,4 @@
-"""Compute operators between kernels directly on packed tensors."""
+"""Implement operators between kernels directly on packed tensors."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ def packed_result(
     """Compute an operator's result on packed tensors, (n, c / block, h, w, block).
 
     Args:
-        tensors: the values that are known so far.
-        binding: the operator, whose result is (n, c, h, w).
-        by_var: the operators of the network, by variable.
-        bfloat16: let a pool store bfloat16.
-        wide: keep the block size of the input even if it exceeds `FLOAT_BLOCK`, since the result
+        tensors: the tensors of the rewritten network that exist so far.
+        binding: the operator, whose result has the shape (n, c, h, w).
+        by_var: the operators of the network, by variable of the result.
+        bfloat16: let a pool store its result in bfloat16.
+        wide: keep the block size of the input even if it exceeds `FLOAT_BLOCK`, because the result
             will be stored in bfloat16.
 
     Returns:
-        The expression and the block size, or None if the operator is not computed on packed tensors
-            or none of its inputs is packed.
+        The expression and its block size. None if none of the inputs is packed, or if there is no
+        implementation of the operator on packed tensors.
     """
     if binding.shape is None or len(binding.shape) != 4:
         return None
@@ -94,11 +94,15 @@ def packed_result(
 
 
 def reduce_pixels(tensors: PackedTensors, binding: Binding) -> RelaxExpr | None:
-    """Reduce a packed tensor over its pixels to (n, c), or return None for any other operator.
+    """Reduce a packed tensor over all of its pixels.
 
     Args:
-        tensors: the values that are known so far.
+        tensors: the tensors of the rewritten network that exist so far.
         binding: the operator.
+
+    Returns:
+        The result, of shape (n, c). None if the operator is not such a reduction, or if its input
+        is not packed.
     """
     shape = binding.shape or ()
     if binding.op not in REDUCTIONS or len(shape) != 2:
@@ -114,15 +118,16 @@ def reduce_pixels(tensors: PackedTensors, binding: Binding) -> RelaxExpr | None:
 def packed_concat(
     tensors: PackedTensors, binding: Binding, *, bfloat16: bool
 ) -> tuple[RelaxExpr, int] | None:
-    """Concatenate packed tensors (n, c, h, w) along whole blocks of channels.
+    """Concatenate packed tensors along whole blocks of channels.
 
     Args:
-        tensors: the values that are known so far.
-        binding: the concatenation.
+        tensors: the tensors of the rewritten network that exist so far.
+        binding: the concatenation, whose result has the shape (n, c, h, w).
         bfloat16: store the result in bfloat16.
 
     Returns:
-        The expression and the block size, or None if it cannot be done on packed tensors.
+        The expression and its block size, or None if the tensors cannot be concatenated in this
+        form.
     """
     if binding.shape is None or len(binding.shape) != 4:
         return None
@@ -146,13 +151,14 @@ def packed_norm(
     """Compute a BatchNorm on packed tensors, with one multiplication and one addition per element.
 
     Args:
-        tensors: the values that are known so far.
-        norm: a BatchNorm of (n, c, h, w) that is not fused into a layer.
+        tensors: the tensors of the rewritten network that exist so far.
+        norm: a BatchNorm of shape (n, c, h, w) that is not fused into a layer.
         flat: the network.
         wide: keep the block size of the input even if it exceeds `FLOAT_BLOCK`.
 
     Returns:
-        The expression and the block size, or None if its parameters are not constant.
+        The expression and its block size. None if the input is not packed, if a parameter of the
+        BatchNorm is not constant, or if the BatchNorm has an unsupported form.
     """
     data, *arguments = norm.args
     parameters = [value_of(flat, argument) for argument in arguments]
@@ -173,12 +179,15 @@ def packed_norm(
 
 
 def _block(read: int, wide: bool) -> int:
-    """Return the block size of a result from that of the input."""
+    """Return the block size of a result, given the block size `read` of the input.
+
+    The block size is limited to `FLOAT_BLOCK` unless `wide` is set.
+    """
     return read if wide else min(read, FLOAT_BLOCK)
 
 
 def _is_by_tensor(binding: Binding) -> bool:
-    """Return whether one scale and one zero point apply to the whole tensor."""
+    """Return whether a quantisation has one constant scale and zero point for the whole tensor."""
     return all(
         isinstance(arg, GenericConst) and arg.value.numpy().size == 1 for arg in binding.args[1:]
     )
@@ -194,10 +203,10 @@ def _pair(tensors: PackedTensors, binding: Binding, block: int) -> tuple[RelaxEx
 def _operand(
     tensors: PackedTensors, arg: RelaxExpr, binding: Binding, block: int
 ) -> RelaxExpr | None:
-    """Return an operand of an elementwise operator in a form that broadcasts with packed tensors.
+    """Return an elementwise operator's operand in a form that broadcasts with packed tensors.
 
     Args:
-        tensors: the values that are known so far.
+        tensors: the tensors of the rewritten network that exist so far.
         arg: the operand.
         binding: the operator.
         block: channels per block.
@@ -250,7 +259,7 @@ def _pool(
 
 
 def _window(binding: Binding) -> PoolWindow | None:
-    """Return the windows of a pool that is unrolled, or None for any other pool."""
+    """Return the parameters of a pool whose windows can be unrolled, or None for any other pool."""
     attrs, mean = binding.value.attrs, binding.op == AVERAGE_POOL
     out, pads = (binding.shape or ())[2:], [int(pad) for pad in attrs.padding]
     kernel, stride, dilation = (
@@ -265,15 +274,16 @@ def _window(binding: Binding) -> PoolWindow | None:
 
 
 def resize_image(tensors: PackedTensors, binding: Binding) -> tuple[RelaxExpr, int] | None:
-    """Resize an image (n, c, h, w) linearly.
+    """Resize an image (n, c, h, w) with linear interpolation.
 
     Args:
-        tensors: the values that are known so far.
+        tensors: the tensors of the rewritten network that exist so far.
         binding: the operator.
 
     Returns:
-        The result and its block size; 0 if the channels do not fill vectors, so that the result has
-            the model's layout. None if the operator is not a linear resize.
+        The result and its block size. The block size is 0 if the result has the model's layout,
+        because the channels do not fill vectors. None if the operator is not a linear resize or has
+        an unsupported form.
     """
     if binding.op != RESIZE:
         return None
@@ -294,7 +304,10 @@ def resize_image(tensors: PackedTensors, binding: Binding) -> tuple[RelaxExpr, i
 def _resize_to_nearest(
     tensors: PackedTensors, binding: Binding, block: int
 ) -> tuple[RelaxExpr, int] | None:
-    """Resize a packed image to the nearest pixels, with one index for all channels of a block."""
+    """Resize a packed image with TVM's operator for blocks of channels.
+
+    One source position is computed per block of channels. Return None for unsupported forms.
+    """
     attrs = binding.value.attrs
     if attrs.layout != "NCHW" or attrs.coordinate_transformation_mode == "tf_crop_and_resize":
         return None
@@ -315,7 +328,7 @@ def _is_over_pixels(binding: Binding) -> bool:
 
 
 def _gather(tensors: PackedTensors, binding: Binding, block: int) -> tuple[RelaxExpr, int] | None:
-    """Gather whole images by constant indices that are in range."""
+    """Gather whole images by constant, non-negative indices; return None for any other gather."""
     data, places = binding.args
     shape = shape_of(data) or ()
     known = places.value.numpy() if isinstance(places, GenericConst) else np.array([-1])
@@ -326,12 +339,12 @@ def _gather(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Relax
 
 
 def _copy_images(tensors: PackedTensors, data: RelaxExpr, block: int, places: Array) -> RelaxExpr:
-    """Return the images with the given indices; an index of −1 gives an image of zeros.
+    """Return the images with the given indices, where the index −1 stands for an image of zeros.
 
-    Images are copied as rows, which needs one index per image instead of one per block of channels.
+    Images are copied as rows. This needs one index per image instead of one per block of channels.
 
     Args:
-        tensors: the values that are known so far.
+        tensors: the tensors of the rewritten network that exist so far.
         data: variable of the source images.
         block: channels per block.
         places: image indices, of shape (m,).
@@ -345,13 +358,14 @@ def _copy_images(tensors: PackedTensors, data: RelaxExpr, block: int, places: Ar
 def _choice(
     tensors: PackedTensors, binding: Binding, block: int, gather: Binding | None
 ) -> tuple[RelaxExpr, int] | None:
-    """Compute a selection between gathered images and zeros as one gather.
+    """Compute a selection between gathered images and zeros as a single gather.
 
     Args:
-        tensors: the values that are known so far.
-        binding: the selection, with a constant flag per image.
+        tensors: the tensors of the rewritten network that exist so far.
+        binding: the selection, which has a constant flag per image.
         block: channels per block.
-        gather: the operator that computes the images, None if it is unknown.
+        gather: the operator that gathers the images, or None if another kind of operator writes
+            them.
 
     Returns:
         The result and its block size, or None if the selection has another form.
@@ -375,7 +389,7 @@ def _choice(
 
 
 def _reshape(tensors: PackedTensors, binding: Binding, block: int) -> tuple[RelaxExpr, int] | None:
-    """Merge several images into one with all their channels, or split one into several."""
+    """Merge the channels of several images into one image, or split an image into several."""
     data, (n, c, h, w) = binding.args[0], binding.shape or ()
     before = shape_of(data) or ()
     if len(before) != 4 or before[2:] != (h, w) or c % block:

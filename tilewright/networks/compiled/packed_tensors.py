@@ -1,8 +1,9 @@
-"""Track the layout of tensors while a network is rewritten.
+"""Track the memory layouts of tensors while a network is rewritten.
 
-A tensor has the model's layout, or its channels are packed in blocks, in float32 or bfloat16. It is
-packed or unpacked once, when an operator first reads it that way. It is converted from bfloat16 to
-float32 for each reader, because TVM fuses this conversion with the reader.
+A tensor has the model's layout, or it is packed: its channels are stored in blocks, in float32 or
+bfloat16. Packing and unpacking are computed once, when an operator first needs the other layout. In
+contrast, a tensor is converted from bfloat16 to float32 for each reader separately, because TVM
+fuses this conversion with the reader.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ vectors."""
 
 @dataclass
 class PackedTensor:
-    """The available forms of a value.
+    """The layouts in which a tensor is available.
 
     Attributes:
-        shape: its shape in the model.
-        plain: its expression in the model's layout, if available.
-        packed: its packed float32 expressions (n, c / block, h, w, block), by block size.
-        bfloat16: its packed bfloat16 expressions, stored as uint16, by block size.
+        shape: shape of the tensor in the model.
+        plain: expression of the tensor in the model's layout, or None.
+        packed: expressions of the packed float32 tensor (n, c / block, h, w, block), by block size.
+        bfloat16: expressions of the packed bfloat16 tensor, stored as uint16, by block size.
     """
 
     shape: tuple[int, ...] | None
@@ -58,15 +59,15 @@ class PackedTensor:
 
     @property
     def block(self) -> int:
-        """Block size of an available packed form, 0 if there is none."""
+        """Block size of one of the available packed layouts, or 0 if there is none."""
         return next(iter((*self.packed, *self.bfloat16)), 0)
 
 
 class PackedTensors:
-    """Values of the network that is being rewritten, each with the layouts that exist so far.
+    """Tensors of a network that is being rewritten, with the layouts in which they are available.
 
-    Values are found by their variables in the model's function. Layouts that a reader needs are
-    added on first use.
+    Tensors are looked up by their variables in the model's function. A layout that a reader needs
+    is added on first use.
 
     Args:
         builder: builder of the new function, to which conversions are added.
@@ -82,10 +83,14 @@ class PackedTensors:
         return self._builder.emit(expression)
 
     def reshape(self, expression: RelaxExpr, shape: Sequence[int]) -> RelaxExpr:
-        """Return a value in another shape.
+        """Return a tensor in another shape.
 
-        A reshape of a reshape refers to the original value, because TVM would fuse both and copy
-        the data.
+        A tensor that is itself a reshaped tensor is replaced by its source. TVM would otherwise
+        fuse both reshapes and copy the data.
+
+        Args:
+            expression: the tensor.
+            shape: the new shape.
         """
         source = self._source.get(expression, expression)
         if shape_of(source) == tuple(shape):
@@ -102,36 +107,49 @@ class PackedTensors:
         packed: RelaxExpr | None = None,
         block: int = 0,
     ) -> None:
-        """Record expressions of the new function that compute a variable of the model.
+        """Record the expressions of the new function that compute a variable of the model.
 
         Args:
-            var: the variable.
-            plain: the expression in the model's layout, if there is one.
-            packed: the packed expression, if there is one.
-            block: channels per block of the packed expression.
+            var: the variable of the model.
+            plain: expression in the model's layout, or None.
+            packed: packed float32 expression, or None.
+            block: channels per block of the packed expression, or 0 if there is none.
         """
         self._known[var] = PackedTensor(shape_of(var), plain, {block: packed} if block else {})
 
     def put_bfloat16(self, var: RelaxVar, stored: RelaxExpr, block: int) -> None:
-        """Record an expression of the new function that computes a model variable in bfloat16.
+        """Record the expression of the new function that computes a model variable in bfloat16.
 
         Args:
-            var: the variable.
-            stored: the packed expression, bfloat16 stored as uint16.
+            var: the variable of the model.
+            stored: packed expression of bfloat16, stored as uint16.
             block: channels per block of the expression.
         """
         self._known[var] = PackedTensor(shape_of(var), bfloat16={block: stored})
 
     def stored_block(self, var: RelaxVar, block: int) -> int:
-        """Return the block size of the bfloat16 form of a variable if it is a multiple of `block`.
+        """Return the block size in which a variable is stored in bfloat16.
 
-        Return 0 if there is no such form.
+        Args:
+            var: the variable.
+            block: a number of channels. Only block sizes that are a multiple of it are considered.
+
+        Returns:
+            The block size, or 0 if the variable is not stored in bfloat16 with such a block size.
         """
         known = self._known[var].bfloat16 if var in self._known else {}
         return next((size for size in known if size % block == 0), 0)
 
     def bfloat16(self, var: RelaxVar, block: int) -> RelaxExpr:
-        """Return a value packed in bfloat16, (n, c / block, h, w, block)."""
+        """Return a tensor in bfloat16, converting it if it is not available in this layout.
+
+        Args:
+            var: variable of the tensor.
+            block: channels per block.
+
+        Returns:
+            Expression of shape (n, c / block, h, w, block), stored as uint16.
+        """
         known = self._value(var)
         if block not in known.bfloat16:
             if known.bfloat16:
@@ -142,21 +160,24 @@ class PackedTensors:
         return known.bfloat16[block]
 
     def narrow(self, expression: RelaxExpr) -> RelaxExpr:
-        """Round float32 to bfloat16."""
+        """Round a float32 tensor to bfloat16, stored as uint16."""
         return self._builder.emit_te(_narrow_tensor, expression, primfunc_name_hint="narrow")
 
     def _in_blocks(self, packed: RelaxExpr, block: int) -> RelaxExpr:
-        """Return a packed value with another block size."""
+        """Return a packed tensor with another block size."""
         if (shape_of(packed) or ())[4] == block:
             return packed
         return self._builder.emit_te(_in_blocks, packed, block, primfunc_name_hint="in_blocks")
 
     def copied_rows(self, rows: RelaxExpr, places: RelaxExpr) -> RelaxExpr:
-        """Gather rows.
+        """Gather rows of a matrix.
 
         Args:
             rows: tensor of shape (n, length).
-            places: row indices of shape (m,); a negative index gives zeros.
+            places: row indices of shape (m,). A negative index gives a row of zeros.
+
+        Returns:
+            Tensor of shape (m, length).
         """
         # Opaque, so that a following reshape is not fused and costs nothing.
         whole = {"op_pattern": OPAQUE}
@@ -165,12 +186,12 @@ class PackedTensors:
         )
 
     def pool(self, var: RelaxVar, block: int, window: PoolWindow, *, bfloat16: bool) -> RelaxExpr:
-        """Apply a pool to a value and return the result in blocks of `block` channels.
+        """Apply a pool to a tensor, and return the packed result.
 
         Args:
-            var: the variable of the value.
-            block: the block size.
-            window: the windows of the pool.
+            var: variable of the tensor.
+            block: channels per block, both of the input and of the result.
+            window: parameters of the pool.
             bfloat16: store the result in bfloat16.
         """
         stored = self._known[var].bfloat16
@@ -186,14 +207,15 @@ class PackedTensors:
     def channels_to_pixels(
         self, rearrangement: PixelsBeside, *, bfloat16: bool
     ) -> tuple[RelaxExpr, int] | None:
-        """Rearrange channels to pixels.
+        """Rearrange channels of a packed image to pixels.
 
         Args:
             rearrangement: the rearrangement.
             bfloat16: store the result in bfloat16.
 
         Returns:
-            The result and its block size, or None if a block contains channels of several pixels.
+            The result and its block size. None if the image is not packed, or if a block contains
+            channels of several result pixels.
         """
         known = self._known[rearrangement.source]
         stored = bool(known.bfloat16) and bfloat16
@@ -208,10 +230,14 @@ class PackedTensors:
         return (self.narrow(result) if bfloat16 and not stored else result), block
 
     def shuffle_channels(self, shuffle: ChannelShuffle) -> tuple[RelaxExpr, int] | None:
-        """Shuffle channels on packed tensors.
+        """Shuffle the channels of a packed image.
+
+        Args:
+            shuffle: the shuffle.
 
         Returns:
-            The result and its block size, or None if the tensor is not packed.
+            The result and its block size. None if the image is not packed, or packed in blocks of
+            fewer than four channels.
         """
         block = min(self.block_of(shuffle.source), FLOAT_BLOCK)
         if block < 4:
@@ -225,7 +251,7 @@ class PackedTensors:
         return result, block
 
     def normalise(self, response: LocalResponse) -> RelaxExpr:
-        """Return a local response normalisation in the model's layout, (n, c, h, w)."""
+        """Compute a local response normalisation in the model's layout, (n, c, h, w)."""
         return self._builder.emit_te(
             lambda image: local_response_norm(image, response), self.as_plain(response.source),
             primfunc_name_hint="local_response", primfunc_attrs={"op_pattern": OPAQUE},
@@ -234,11 +260,11 @@ class PackedTensors:
     def resize(
         self, var: RelaxVar, block: int, size: Sequence[int], mode: str
     ) -> tuple[RelaxExpr, int]:
-        """Resize a value (n, c, h, w) linearly.
+        """Resize an image (n, c, h, w) with linear interpolation.
 
         Args:
-            var: the variable of the value.
-            block: the block size, or 0 for the model's layout.
+            var: variable of the image.
+            block: channels per block, or 0 for the model's layout.
             size: rows and columns of the result.
             mode: ONNX's coordinate transformation mode.
 
@@ -265,24 +291,32 @@ class PackedTensors:
         return image, block
 
     def block_of(self, var: RelaxVar) -> int:
-        """Return the block size of a variable, or 0 if the variable only has the model's layout."""
+        """Return the block size of a tensor, or 0 if it is only available in the model's layout."""
         return self._known[var].block if var in self._known else 0
 
     def _value(self, var: RelaxVar) -> PackedTensor:
-        """Return the forms of a variable. A constant is added on first use."""
+        """Return the available layouts of a tensor. A constant is recorded on first use."""
         if var not in self._known and isinstance(var, GenericConst):
             self.record(var, plain=var)
         return self._known[var]
 
     def as_plain(self, var: RelaxVar) -> RelaxExpr:
-        """Return a value in the model's layout."""
+        """Return a tensor in the model's layout, unpacking it if necessary."""
         known = self._value(var)
         if known.plain is None:
             known.plain = self._unpack_tensor(known)
         return known.plain
 
     def as_packed(self, var: RelaxVar, block: int) -> RelaxExpr:
-        """Return a value packed in float32, (n, c / block, h, w, block)."""
+        """Return a packed float32 tensor, converting it if it is not available in this layout.
+
+        Args:
+            var: variable of the tensor.
+            block: channels per block.
+
+        Returns:
+            Expression of shape (n, c / block, h, w, block).
+        """
         known = self._value(var)
         if block not in known.packed and known.bfloat16:
             stored = known.bfloat16.get(block)
@@ -297,7 +331,7 @@ class PackedTensors:
         return self._builder.emit_te(_widen, stored, primfunc_name_hint="widen")
 
     def _some_form(self, known: PackedTensor) -> tuple[int, RelaxExpr] | None:
-        """Return an available packed float32 form with its block size, or None."""
+        """Return the block size and expression of an available packed float32 layout, or None."""
         if not known.packed and known.bfloat16:
             block, stored = next(iter(known.bfloat16.items()))
             return block, self._widen(stored)
@@ -344,7 +378,7 @@ def _copy_rows(rows: Tensor, places: Tensor) -> Tensor:
 
 
 def _in_blocks(packed: Tensor, block: int) -> Tensor:
-    """Change the block size: (n, c / b, h, w, b) → (n, c / block, h, w, block)."""
+    """Change the block size of a tensor: (n, c / b, h, w, b) → (n, c / block, h, w, block)."""
     n, count, h, w, old_block = map(int, packed.shape)
 
     def value(

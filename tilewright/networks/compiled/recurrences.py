@@ -1,14 +1,15 @@
-"""Find the steps of a recurrence, and compile all of them into one function.
+"""Find recurrences that are written step by step, and compile each into one function.
 
-`networks.onnx.unroll_recurrent` writes a recurrent operator step by step. Each step is a product of
-the state with the same weights, followed by elementwise operators. As separate calls, these cost
-about as much time as the computation itself, so one loop performs them. The inputs have shape
-(steps, gates), the weights (state, gates) and a state (1, state).
+`networks.onnx.recurrent_operators` unrolls a recurrent operator (RNN, LSTM or GRU) into its steps.
+Each step multiplies the state by the same weights, and computes the new state with elementwise
+operators. As separate function calls, the calls would cost about as much time as the computation
+itself. One function with a loop over the steps avoids these costs. The inputs have shape (steps,
+gates), the weights (state, gates), and each state (1, state).
 
-    steps                             one after another
-      columns of the weights          several vectors of sums in registers
-        the state                     broadcast one value, multiply-add it to several vectors
-      the state                       vectors: compute the new state from the sums
+    loop over the steps
+      loop over column tiles of the weights   sums of several vectors stay in registers
+        loop over the state                   broadcast one value, multiply-add it to the vectors
+      loop over the state                     in vectors: compute the new states from the sums
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ PAIRS = frozenset((
 """Supported elementwise operators with two operands."""
 EACH = frozenset(("relax.sigmoid", "relax.tanh", "relax.negative", "relax.nn.relu"))
 """Supported elementwise operators with one operand."""
+# Name of the product in each step, as `networks.onnx.recurrent_operators` writes it.
 _STEP = re.compile(r"(.+)/\d+/recurrent")
 Same = TypeVar("Same")
 Formula = tuple[Any, ...]
@@ -60,20 +62,21 @@ value)."""
 
 @dataclass(frozen=True, eq=False)
 class Recurrence:
-    """A recurrence whose steps are equal.
+    """A recurrence whose steps all have the same form.
 
     Attributes:
-        given: variable of the inputs.
+        given: variable of the inputs (steps, gates).
         first: row of the inputs that the first step reads.
-        by: difference between the rows of consecutive steps.
+        by: distance between the input rows of consecutive steps: 1, or −1 for a backward
+            recurrence.
         weights: weights of shape (state, gates).
         begin: variables of the initial states.
-        states: expressions of the states after a step. The first one is the state that is
-            multiplied.
-        constants: constants that the expressions read.
+        states: formulas of the states after a step. The first state is the one that is multiplied
+            by the weights.
+        constants: constants that the formulas read.
         results: variable of the first state after each step.
         inside: all variables that the function computes.
-        product: the first of them.
+        product: variable of the product in the first step.
     """
 
     given: RelaxVar
@@ -90,7 +93,8 @@ class Recurrence:
     def is_worth_a_function(self, dtype: DType) -> bool:
         """Return whether one function is faster than separate calls.
 
-        bfloat16 tiles multiply a state by large weights faster than vectors do.
+        Large weights are an exception: bfloat16 tiles multiply a state by them faster than the
+        vectors of this function do.
 
         Args:
             dtype: type in which layers multiply.
@@ -99,7 +103,11 @@ class Recurrence:
 
 
 def recurrences(flat: FlatGraph) -> list[Recurrence]:
-    """Return all recurrences of a network whose steps are equal."""
+    """Find the recurrences of a network that can be compiled into one function each.
+
+    Args:
+        flat: the network.
+    """
     steps: dict[str, list[Binding]] = defaultdict(list)
     for binding in flat.bindings:
         if binding.op == "relax.matmul" and (step_name := _STEP.fullmatch(binding.node)):
@@ -110,11 +118,11 @@ def recurrences(flat: FlatGraph) -> list[Recurrence]:
 
 
 class _Unlike(Exception):
-    """Raised if steps differ or contain something that a function cannot compute."""
+    """Raised if steps differ, or contain something that the function cannot compute."""
 
 
 def _same(values: Iterable[Same]) -> Same:
-    """Return the value that all steps have in common. Raises `_Unlike` if one differs."""
+    """Return the value that all steps have in common; raise `_Unlike` if two values differ."""
     first, *rest = values
     if any(other != first for other in rest):
         raise _Unlike
@@ -127,8 +135,8 @@ class _Steps:
 
     Attributes:
         flat: the network.
-        order: position of each variable.
-        products: the product with the state in each step.
+        order: position of each variable in the network.
+        products: the product of the state with the weights, one per step.
         constants: constants that were found in the steps.
     """
 
@@ -174,7 +182,7 @@ class _Steps:
         )  # fmt: skip
 
     def _weights(self) -> NDArray[np.float32]:
-        """Return the weights, which must be equal in all steps."""
+        """Return the weights (state, gates); raise `_Unlike` if they differ between steps."""
         known = [product.args[1] for product in self.products]
         if not all(isinstance(constant, GenericConst) for constant in known):
             raise _Unlike
@@ -194,7 +202,7 @@ class _Steps:
         raise _Unlike
 
     def _check_use(self, inside: frozenset[RelaxVar], results: Sequence[RelaxVar]) -> None:
-        """Raise `_Unlike` if other operators read more than the results."""
+        """Raise `_Unlike` if operators outside the recurrence read more than its results."""
         shown = set(variables(self.flat.module["main"].body.body))
         for var in inside.difference(results):
             used = all(user.var in inside for user in self.flat.users.get(var, []))
@@ -203,7 +211,12 @@ class _Steps:
 
 
 class _Step:
-    """Reader of the expressions of one step.
+    """One step of a recurrence, whose operators are converted to formulas.
+
+    Args:
+        steps: all steps of the recurrence.
+        product: the product of the state with the weights in this step.
+        size: length of a state.
 
     Attributes:
         states: variables of the states before the step.
@@ -221,7 +234,11 @@ class _Step:
         self.row = -1
 
     def expression(self, var: RelaxVar) -> Formula:
-        """Return the expression of one element of a state after the step."""
+        """Return the formula of one element of a state after the step.
+
+        Args:
+            var: variable of the state.
+        """
         return self._element_of(var, 0)
 
     def _element_of(self, value: RelaxExpr, offset: int) -> Formula:
@@ -271,7 +288,10 @@ class _Step:
         return "constant", len(constants) - 1, offset
 
     def _input_element(self, var: RelaxVar, offset: int) -> Formula | None:
-        """Return the expression for an element of the inputs, in the row of this step, or None."""
+        """Return the formula of an element in this step's row of the inputs.
+
+        Return None if the variable is not a part of the inputs.
+        """
         seen: list[RelaxVar] = []
         while (binding := self._flat.by_var.get(var)) is not None:
             part = part_of(self._flat, binding)
@@ -294,14 +314,14 @@ class _Step:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A part of a tensor along an axis.
+    """A slice of a tensor along one axis.
 
     Attributes:
         source: variable of the tensor.
-        axis: the axis.
-        begin: first index.
+        axis: number of the axis.
+        begin: first index of the slice.
         length: number of indices.
-        through: variable with all parts, if the part comes from a split.
+        through: variable of the tuple of slices, if the slice is one result of a split.
     """
 
     source: RelaxVar
@@ -312,7 +332,12 @@ class Part:
 
 
 def part_of(flat: FlatGraph, binding: Binding) -> Part | None:
-    """Return the part that an operator takes of a tensor, or None for any other operator."""
+    """Return the slice that an operator takes of a tensor, or None for any other operator.
+
+    Args:
+        flat: the network.
+        binding: the operator: an element of a split's results, or a strided slice with stride 1.
+    """
     if isinstance(binding.value, relax.TupleGetItem):
         split = flat.by_var.get(binding.value.tuple_value)
         if split is None or split.op != "relax.split" or binding.shape is None:
@@ -339,7 +364,7 @@ def part_of(flat: FlatGraph, binding: Binding) -> Part | None:
 
 
 def _integers(argument: RelaxExpr) -> list[int] | None:
-    """Return an argument that is a tuple of known integers as a list, or None for anything else."""
+    """Return the elements of a tuple of known integers, or None for any other argument."""
     fields = getattr(argument, "fields", None)
     if fields is None or not all(
         isinstance(getattr(element, "value", None), int) for element in fields
@@ -376,7 +401,7 @@ OPERATORS: Mapping[str, Callable[..., Expression]] = MappingProxyType({
 
 
 def sums_of(gates: int, registers: int) -> int:
-    """Return how many sums are kept in registers at a time.
+    """Return the number of columns whose sums are kept in registers at the same time.
 
     Args:
         gates: number of columns of the weights.
@@ -393,7 +418,8 @@ def packed_weights(weights: NDArray[np.float32], width: int, bfloat16: bool) -> 
     Args:
         weights: the weights.
         width: columns per tile.
-        bfloat16: round to bfloat16, returned as uint16, which halves what each step reads.
+        bfloat16: round the weights to bfloat16, stored as uint16. This halves the number of bytes
+            that each step reads.
     """
     tiled = weights.reshape(len(weights), -1, width).transpose(1, 0, 2)
     return rounded_array(tiled) if bfloat16 else np.ascontiguousarray(tiled)
@@ -402,18 +428,18 @@ def packed_weights(weights: NDArray[np.float32], width: int, bfloat16: bool) -> 
 def recurrence_function(
     found: Recurrence, given: tuple[int, ...], width: int, bfloat16: bool
 ) -> PrimFunc:
-    """Return a function that computes all steps of a recurrence.
+    """Build a TensorIR function that computes all steps of a recurrence.
 
     Args:
         found: the recurrence.
         given: shape (steps, gates) of the inputs.
         width: columns per tile of the weights.
-        bfloat16: whether the weights are bfloat16.
+        bfloat16: whether the weights are bfloat16, stored as uint16.
 
     Returns:
-        A function of the inputs, the `packed_weights`, the initial states (1, state) and the
-            constants (n,). It writes the state after each step, (steps, state), in the order of the
-            inputs.
+        A function of the inputs, the weights in the form of `packed_weights`, the initial states
+        (1, state) and the constants (n,). It writes the first state after each step to a tensor
+        (steps, state), whose rows have the order of the input rows.
     """
     size, gates = found.weights.shape
     steps = len(found.results)
@@ -464,12 +490,12 @@ def _multiply(
     shape: tuple[int, int, int],
     bfloat16: bool,
 ) -> None:
-    """Add loops that multiply a state by the weights and store the sums.
+    """Emit the loops that multiply a state by the weights and store the sums.
 
     Args:
-        state: buffer of the state, shape (size,).
-        weights: buffer of the packed weights, shape (tiles, size, width).
-        sums: buffer that receives the result, shape (tiles * width,).
+        state: buffer of the state, of shape (size,).
+        weights: buffer of the packed weights, of shape (tiles, size, width).
+        sums: buffer that receives the result, of shape (tiles * width,).
         shape: tiles, size and width.
         bfloat16: whether the weights are bfloat16, stored as uint16.
     """
@@ -491,11 +517,11 @@ def _multiply(
 
 
 class _Reader:
-    """Converter of a recurrence's expressions to TensorIR, for one element of the new states.
+    """Converts formulas of a recurrence to TensorIR, for one element of the new states.
 
     Args:
-        sums: buffer of the products of the state with the weights.
-        rows: buffer of the inputs, shape (steps, gates).
+        sums: buffer of the product of the state with the weights.
+        rows: buffer of the inputs, of shape (steps, gates).
         row: row of the inputs that the step reads.
         states: buffers of the states before the step.
         constants: buffers of the constants.
@@ -510,7 +536,7 @@ class _Reader:
         self._states, self._constants = states, constants
 
     def number(self, expression: Formula) -> Expression:
-        """Convert one expression to TensorIR."""
+        """Convert a formula to a TensorIR expression."""
         kind, *rest = expression
         if kind == "sums":
             return self._sums[self._at + rest[0]]

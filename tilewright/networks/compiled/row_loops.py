@@ -1,21 +1,23 @@
-"""Write the loops of functions that reduce rows, such as softmax, layer normalisation and means.
+"""Rewrite functions that reduce rows, such as softmax, layer normalisation and means.
 
-Such a function consists of loop nests that reduce a row to a number, map a row to a row, or map
-these numbers. Everything that is done to a row is done while it is in the cache:
+A row is the part of a tensor along the reduced axes. Such a function consists of loop nests of
+three kinds: a nest reduces each row to one number, maps each row to another row, or maps the
+numbers. The rewritten function performs all steps on a row while the row is in the cache:
 
-    parallel shares of the rows
-      rows
-        pass over the row in vectors        all nests that need no number of the row yet
-        combine the partial results         into one number per reduction
-        next pass over the row, and so on
+    parallel loop over shares of the rows
+      loop over the rows of a share
+        first loop over the row, in vectors     all nests that need no reduced number of the row
+        combine the partial results             into one number per reduction
+        next loop over the row, and so on
 
-Rows of any length are read in whole vectors, narrower ones for short rows. The last vector overlaps
-the one before: a map computes some values twice, and a reduction ignores the lanes that were
+Rows of any length are read in whole vectors. Rows that are shorter than a vector use narrower
+vectors. If the length is not a multiple of the vector length, the last vector overlaps the vector
+before it. A map then computes some values twice, and a reduction ignores the lanes that were
 already read.
 
-The numbers of chains and shares were chosen on the Xeon described in docs/evidence/cpu.md. `python
--m benchmarks.cpu.networks --networks convnext_t,bert_6_128,mixer_s16` measures networks with many
-such functions.
+The number of partial results per reduction and the number of shares were chosen on the Xeon
+described in docs/evidence/cpu.md. `python -m benchmarks.cpu.networks --networks
+convnext_t,bert_6_128,mixer_s16` measures networks with many such functions.
 """
 
 from __future__ import annotations
@@ -65,15 +67,16 @@ class NoRows(Exception):
 
 @dataclass(frozen=True, eq=False)
 class RowStore:
-    """A store `buffer[indices] = value`.
+    """A store `buffer[indices] = value` in a loop nest.
 
-    A reduction combines the value with the one that is stored already.
+    In a reduction, the value is combined with the number that is already stored.
 
     Attributes:
         buffer: the buffer.
         indices: the indices.
-        value: the value.
-        combiner: returns the expression that combines two numbers; None if it is not a reduction.
+        value: the value. In a reduction, it is the value that is combined with the stored number.
+        combiner: function that returns the expression of two combined numbers. None if the store
+            does not belong to a reduction.
         initial: initial value of a reduction.
     """
 
@@ -84,7 +87,7 @@ class RowStore:
     initial: Expression | None = None
 
     def combine(self, first: Expression, second: Expression) -> Expression:
-        """Return the combination of two numbers of a reduction."""
+        """Return the expression that combines two numbers of a reduction."""
         assert self.combiner is not None, "only a reduction combines"
         return self.combiner(first, second)
 
@@ -94,9 +97,10 @@ class RowNest:
     """A loop nest over rows.
 
     Attributes:
-        outer: variables that select the row.
-        inner: variables along the row; empty if the nest maps one number per row.
-        stores: the stores in the nest's body.
+        outer: loop variables that select the row.
+        inner: loop variables along the row. They are empty if the nest computes one number per row
+            from other numbers of the row.
+        stores: the stores in the body of the nest.
     """
 
     outer: Sequence[LoopVar]
@@ -115,18 +119,19 @@ class RowNest:
 
     @property
     def loads(self) -> list[BufferLoad]:
-        """Loads in the nest's body."""
+        """All loads in the body of the nest."""
         return [load for store in self.stores for load in _parts_of_type(store.value, TensorLoad)]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Sizes of the rows.
+    """Sizes of the rows that a function reduces.
 
     Attributes:
         outer: sizes of the axes that select a row.
         inner: sizes of the axes along a row.
-        joined: number of last axes of a row that are contiguous wherever they are read.
+        joined: number of axes at the end of a row that are contiguous in memory for all loads. They
+            are iterated by a single loop.
     """
 
     outer: Sequence[int]
@@ -142,16 +147,16 @@ class Rows:
 def by_rows(
     function: PrimFunc, blocks: Sequence[SBlock], lanes: int, worth_threads: int
 ) -> PrimFunc:
-    """Return a function as loops over rows.
+    """Rewrite a function so that it computes its rows one after another.
 
     Args:
-        function: the function.
-        blocks: its TensorIR blocks.
+        function: the TensorIR function.
+        blocks: its TensorIR blocks, in order.
         lanes: number of elements per vector.
-        worth_threads: number of iterations from which threads are used.
+        worth_threads: number of elements from which the rows are divided between threads.
 
     Raises:
-        NoRows: the function does not reduce rows, or its nests do not match.
+        NoRows: the function does not reduce rows, or its loop nests have different rows.
     """
     return _writer(function, blocks, lanes).build_function(worth_threads)
 
@@ -164,20 +169,21 @@ def by_task(
     whole: tuple[int, int],
     read: int,
 ) -> PrimFunc:
-    """Return a function that computes only some rows of the given function, for one task.
+    """Rewrite a function so that it computes only some of its rows, for one task.
 
     The index of the first row becomes an additional parameter.
 
     Args:
         function: function over all rows.
-        blocks: its TensorIR blocks.
+        blocks: its TensorIR blocks, in order.
         lanes: number of elements per vector.
         rows: number of rows per task.
-        whole: total number of rows, and elements per row.
-        read: number of a parameter; each row of the result may depend only on the same row of it.
+        whole: total number of rows, and number of elements per row.
+        read: number of the parameter that is divided by rows. Each row of the result may depend
+            only on the same row of this parameter.
 
     Raises:
-        NoRows: the function does not reduce rows, or its nests do not match.
+        NoRows: the function does not reduce rows, or its loop nests have different rows.
     """
     return _writer(function, blocks, lanes).written_for_task(rows, whole, read)
 
@@ -193,10 +199,12 @@ def _writer(function: PrimFunc, blocks: Sequence[SBlock], lanes: int) -> _Writer
 
 
 def _row_sizes(blocks: Sequence[SBlock]) -> tuple[list[int], list[int]]:
-    """Return the sizes of the axes that select a row and of those along a row.
+    """Return the sizes of the axes that select a row, and the sizes of the axes along a row.
 
-    They are read from the first block that reduces. Axes of size 1 are left out. Raise `NoRows` if
-    no block reduces.
+    The sizes are read from the first block that is a reduction. Axes of size 1 are left out.
+
+    Raises:
+        NoRows: no block is a reduction.
     """
     for block in blocks:
         axes = [(_size(axis), int(axis.iter_type)) for axis in block.iter_vars if _size(axis) > 1]
@@ -249,7 +257,15 @@ def _statements(body: Statement | None) -> Sequence[Statement]:
 
 
 def _reduction(store: RowStore, initial: Mapping[TirBuffer, Expression]) -> RowStore:
-    """Return a store whose value combines the stored value with another one as a reduction."""
+    """Convert a store of a reduction to a `RowStore` with a combiner.
+
+    Args:
+        store: the store, whose value combines the stored number with another value.
+        initial: initial value of each buffer.
+
+    Raises:
+        NoRows: the value has another form, or the buffer has no initial value.
+    """
     value = store.value
     combiner: Combiner | None = None
     if (chosen := chosen_with_nan(value)) is not None:
@@ -267,7 +283,7 @@ def _reduction(store: RowStore, initial: Mapping[TirBuffer, Expression]) -> RowS
 
 
 def _check_places(nests: Sequence[RowNest]) -> None:
-    """Raise `NoRows` if a row needs values of another row, or of another position in the row."""
+    """Raise `NoRows` if a nest reads a result from another row or another position in the row."""
     maps: dict[TirBuffer, bool] = {}
     for nest in nests:
         for load in nest.loads:
@@ -290,9 +306,10 @@ def _same(one: LoopVar, other: LoopVar) -> bool:
 
 
 def _joined_axes(nests: Sequence[RowNest], inner: Sequence[int]) -> int:
-    """Return the number of last axes of a row that are contiguous.
+    """Return the number of axes at the end of a row that are contiguous in all loads.
 
-    Raises `NoRows` if not even the last one is.
+    Raises:
+        NoRows: not even the last axis is contiguous.
     """
     for joined in range(len(inner), 0, -1):
         if all(_lie_together(nest, joined) for nest in nests if nest.inner):
@@ -321,14 +338,14 @@ def _uses(expression: Expression, var: LoopVar) -> int:
 
 
 def _parts_of_type(expression: Expression, kind: type[Node]) -> list[Node]:
-    """Return the parts of an expression that have the given type."""
+    """Return all subexpressions of an expression that have the given type."""
     parts: list[Node] = []
     tvm_ffi.structural_walk(expression, (kind, parts.append))
     return parts
 
 
 def _substitute(expression: Expression, known: Mapping[LoopVar, Expression]) -> Expression:
-    """Return an expression with variables replaced."""
+    """Return an expression in which variables are replaced by other expressions."""
     return tvm_ffi.structural_map(expression, (tirx.Var, lambda var: known.get(var, var)))
 
 
@@ -338,12 +355,12 @@ def _index(value: int) -> Expression:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A vector of a row.
+    """A vector of consecutive elements of a row.
 
     Attributes:
-        start: index of its first element.
-        known: number of its first lanes that were already read.
-        chain: number of the partial result with which it is combined.
+        start: index of the first element.
+        known: number of lanes at the start that an earlier vector has already read.
+        chain: number of the partial result with which a reduction combines the vector.
     """
 
     start: Expression
@@ -358,7 +375,7 @@ class _Writer:
         function: the function to rewrite.
         nests: its loop nests over rows, in order.
         rows: sizes of the rows.
-        lanes: number of elements per vector.
+        lanes: largest number of elements per vector. It is halved until a vector fits into a row.
     """
 
     def __init__(
@@ -375,7 +392,14 @@ class _Writer:
         self._flat: dict[TirBuffer, TirBuffer] = {}  # parameters with one axis
 
     def build_function(self, worth_threads: int) -> PrimFunc:
-        """Build the function for all rows."""
+        """Build the function for all rows.
+
+        Args:
+            worth_threads: number of elements from which the rows are divided between threads.
+
+        Returns:
+            A function with the parameters of the original function.
+        """
         count = math.prod(self._rows.outer)
         threads = count > 1 and count * math.prod(self._rows.inner) >= worth_threads
         shares = min(count, SHARES) if threads else 1
@@ -392,7 +416,17 @@ class _Writer:
         return builder.get()
 
     def written_for_task(self, rows: int, whole: tuple[int, int], read: int) -> PrimFunc:
-        """Build the function for the rows of one task: see `by_task`."""
+        """Build the function for the rows of one task.
+
+        Args:
+            rows: number of rows per task.
+            whole: total number of rows, and number of elements per row.
+            read: number of the parameter that is divided by rows.
+
+        Raises:
+            NoRows: the rows have other sizes or joined axes, or the parameter is not read row by
+                row.
+        """
         sizes = math.prod(self._rows.outer), math.prod(self._rows.inner)
         if sizes != whole or self._rows.joined > 1:
             raise NoRows
@@ -420,7 +454,7 @@ class _Writer:
                         self._store(step[0], store, self._value(step[0], store))
 
     def _allocate(self) -> None:
-        """Allocate buffers for one row, and flat views of the parameters."""
+        """Allocate buffers for intermediate results of one row, and declare 1-D parameter views."""
         for nest in self._nests:
             shape = math.prod(self._rows.inner) if nest.maps else 1
             scope = "global" if nest.maps else "local"
@@ -435,7 +469,7 @@ class _Writer:
             )
 
     def _write_along(self, nests: Sequence[RowNest]) -> None:
-        """Write one pass over a row, in which the given nests are computed."""
+        """Emit one loop over a row, in whose body the given nests are computed."""
         # Only reductions use several chains: elementwise work hides the latency, and needs the
         # registers.
         chains = self._chains if all(nest.reduces for nest in nests) else 1
@@ -455,7 +489,13 @@ class _Writer:
                     self._store(nest, store, self._combine_partial(store, partial[store]))
 
     def _pieces(self, chains: int) -> Iterator[_Piece]:
-        """Yield the vectors of a row. Code that is written before the next one is in its loop."""
+        """Yield the vectors of a row, emitting the loop over them.
+
+        Code that the caller emits before it asks for the next vector becomes part of the loop body.
+
+        Args:
+            chains: number of partial results per reduction.
+        """
         run, lanes = self._rows.run, self._lanes
         turns = run // (lanes * chains)
         with T.serial(_index(0), _index(turns)) as turn:
@@ -473,11 +513,11 @@ class _Writer:
         piece: _Piece,
         partial: Mapping[RowStore, Sequence[TirBuffer]],
     ) -> None:
-        """Add the statements with which a nest computes one vector of a row.
+        """Emit the statements with which a nest computes one vector of a row.
 
         Args:
             nest: the nest.
-            places: indices along the row's axes before the last one.
+            places: indices along the axes of the row that are not joined.
             piece: the vector.
             partial: for each reduction of the nest, the buffers of its partial results, one per
                 chain.
@@ -495,14 +535,14 @@ class _Writer:
                 T.buffer_store(result, store.combine(result[lane], value), [lane])
 
     def _begin(self, store: RowStore) -> TirBuffer:
-        """Allocate a partial result and set it to the initial value."""
+        """Allocate a reduction's partial result, and set all of its lanes to the initial value."""
         result = T.alloc_buffer((self._lanes,), store.buffer.dtype, scope="local")
         with T.vectorized(_index(0), _index(self._lanes)) as lane:
             T.buffer_store(result, store.initial, [lane])
         return result
 
     def _combine_partial(self, store: RowStore, partial: Sequence[TirBuffer]) -> Expression:
-        """Combine partial results into one number."""
+        """Combine all partial results of a reduction into one number."""
         first = partial[0]
         for other in partial[1:]:
             with T.vectorized(_index(0), _index(self._lanes)) as lane:
@@ -515,9 +555,12 @@ class _Writer:
         return first[_index(0)]
 
     def _value(self, nest: RowNest, store: RowStore, at: Place = ()) -> Expression:
-        """Return the value that a nest stores at a position along the row.
+        """Return the expression of the value that a nest stores at a position along the row.
 
-        `at` contains the indices of the row's axes; the last one covers all joined axes.
+        Args:
+            nest: the nest.
+            store: one of its stores.
+            at: indices of the position. The last index covers all joined axes.
         """
         known = self._loop_values(nest, at)
 
@@ -534,7 +577,10 @@ class _Writer:
         T.buffer_store(buffer, value, place)
 
     def _loop_values(self, nest: RowNest, at: Place) -> dict[LoopVar, Expression]:
-        """Return the values of the loop variables. The last joined axis gets the whole index."""
+        """Return the values of a nest's loop variables at a position along the row.
+
+        Of the joined axes, the last axis gets the whole index and the others get 0.
+        """
         if not at:
             return dict(zip(nest.outer, self._row, strict=True))
         *places, run = at
@@ -544,11 +590,11 @@ class _Writer:
     def _storage_place(
         self, buffer: TirBuffer, indices: Place, at: Place
     ) -> tuple[TirBuffer, Place]:
-        """Return the buffer and the indices at which an element is stored in the new function.
+        """Return the buffer and the indices at which the new function stores an element.
 
         Args:
-            buffer: a tensor of all rows in the original function.
-            indices: indices of the element in it.
+            buffer: buffer of all rows in the original function.
+            indices: indices of the element in this buffer.
             at: indices of the element along the row.
         """
         row_buffer = self._row_buffers.get(buffer)
@@ -569,7 +615,7 @@ def _linear(indices: Place, sizes: Sequence[int]) -> Expression:
 
 
 def _split_index(index: Expression, sizes: Sequence[int]) -> list[Expression]:
-    """Return the indices for a linear index; the last index varies fastest."""
+    """Convert a linear index to one index per axis. The last index varies fastest."""
     indices = []
     for size in reversed(sizes):
         indices.append(tirx.indexmod(index, size))
@@ -578,10 +624,10 @@ def _split_index(index: Expression, sizes: Sequence[int]) -> list[Expression]:
 
 
 def _steps(nests: Sequence[RowNest]) -> list[list[RowNest]]:
-    """Group loop nests into passes over a row.
+    """Group loop nests into steps, each of which is one loop over a row.
 
-    A nest that needs the number to which another nest reduces the row comes in a later pass than
-    that nest.
+    A nest that needs a reduced number of the row comes in a later step than the reduction. Nests
+    that compute one number per row, without a loop over the row, have a step of their own.
     """
     steps: list[list[RowNest]] = []
     for nest in nests:

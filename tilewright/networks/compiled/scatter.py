@@ -1,6 +1,6 @@
-"""Write ScatterND as one loop over rows of updates, in vectors.
+"""Implement ScatterND with vectors, as one loop over the rows of updates.
 
-TVM's form processes a row element by element and restarts its threads for every row.
+TVM's implementation processes a row element by element and starts its threads again for every row.
 """
 
 from __future__ import annotations
@@ -40,14 +40,18 @@ COMBINED: Mapping[str, Callable[[Expression, Expression], Expression]] = Mapping
 
 
 def scatter_nd(builder: BlockBuilder, call: RelaxCall) -> RelaxExpr:
-    """Legalise ScatterND for `LegalizeOps`.
+    """Replace ScatterND in TVM's `LegalizeOps` pass.
 
-    The data have shape (x_0, …, x_n), the indices (…, k) and the updates (…, x_k, …, x_n). Rows
-    that are too short for vectors keep TVM's form.
+    With indices of shape (…, k), the data have shape (x_0, …, x_n) and the updates (…, x_k, …,
+    x_n). A row consists of the elements that one index selects. If rows are too short for vectors,
+    TVM's implementation is used.
 
     Args:
         builder: builder of the module.
-        call: the operator.
+        call: call of the operator.
+
+    Returns:
+        The call of the new function.
     """
     data, indices, updates = call.args
     shapes = [[int(size) for size in argument.ty.shape] for argument in (data, indices)]
@@ -78,15 +82,15 @@ def _body(
 ) -> Statement:  # fmt: skip
     """Build the loops of a scatter.
 
-    A task processes the same part of every row, so that updates of the same element are applied in
-    order.
+    Each task processes the same columns of all rows. Updates of the same element are therefore
+    applied by one task, in order.
 
     Args:
         buffers: buffers of the data, the indices, the updates and the result.
         shapes: shapes of the data and of the indices.
         row: elements per row.
         width: elements per vector.
-        combined: returns the new value, given the stored value and the update.
+        combined: function that returns the new value for the stored value and the update.
     """
     data, index_list, updates, output = (T.buffer_proxy(buffer) for buffer in buffers)
     data_shape, index_shape = shapes

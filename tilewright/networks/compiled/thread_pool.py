@@ -16,20 +16,21 @@ thread."""
 
 
 def use_threads(threads: int | None, built_for: int) -> int:
-    """Set the number of threads in the TVM thread pool of the calling thread.
+    """Set the number of threads in the calling thread's TVM thread pool.
 
-    All threads may use all cores of the process. With fixed cores, a thread whose core is busy
-    would delay the others.
+    On systems with CPU affinity, such as Linux, every thread may use every core of the process. If
+    each thread had a fixed core, a thread whose core is busy would delay the others.
 
     Args:
-        threads: number of threads, or None for as many as the kernels were built for.
-        built_for: number of threads that the library was compiled for.
+        threads: number of threads. If None, it is the number of threads for which the library was
+            compiled, but at most the number of usable cores.
+        built_for: number of threads for which the library was compiled.
 
     Returns:
         The number of threads.
 
     Raises:
-        SpecError: `threads` exceeds the number of cores.
+        SpecError: `threads` is less than 1 or exceeds the number of usable cores.
     """
     count = chosen_threads(threads, built_for)
     configure = tvm_ffi.get_global_func("runtime.config_threadpool")
@@ -45,11 +46,12 @@ def chosen_threads(threads: int | None, built_for: int) -> int:
     """Return the number of threads on which a network runs.
 
     Args:
-        threads: requested number, or None for as many as the kernels were built for.
-        built_for: number of threads that the library was compiled for.
+        threads: requested number. If None, it is `built_for`, but at most the number of usable
+            cores.
+        built_for: number of threads for which the library was compiled.
 
     Raises:
-        SpecError: `threads` exceeds the number of cores.
+        SpecError: `threads` is less than 1 or exceeds the number of usable cores.
     """
     cores = usable_cores()
     if threads is not None and not 1 <= threads <= cores:

@@ -1,11 +1,11 @@
-"""Write operators with exp, erf and tanh as polynomials that are computed in vectors.
+"""Implement operators with exp, erf and tanh as polynomials, which are computed in vectors.
 
-TVM would call the C library once per element for these functions, and for sigmoid, SiLU, GELU and
-softmax, which contain them. It would do the same for the rounding in QuantizeLinear, and would
-round half away from zero although ONNX rounds half to even.
+For exp, erf and tanh, and for sigmoid, SiLU, GELU and softmax, which contain them, TVM would call
+the C library once per element. TVM would also round element by element in QuantizeLinear. There, it
+would round halves away from zero, although ONNX rounds halves to even.
 
-The module also contains expressions of bfloat16. TVM's CPU compiler stores bfloat16 as uint16, the
-upper half of a float32.
+The module also contains conversions from and to bfloat16. TVM's CPU compiler stores bfloat16 as
+uint16, the upper half of a float32.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ LOG_2_HIGH = 0.693359375
 
 
 def vector_legalizations() -> Mapping[str, Legalization]:
-    """Return the replacements of operators for `LegalizeOps`, by operator name.
+    """Return functions that replace operators in TVM's `LegalizeOps` pass, by operator name.
 
-    Operators on other types than float32 keep TVM's form, and so do quantisations to more than 8
-    bits.
+    TVM's implementation is kept for operators on types other than float32, and for quantisations to
+    other types than int8 and uint8.
     """
     elementwise = {
         "relax.exp": _exp_everywhere,
@@ -159,7 +159,12 @@ def _log_softmax(x: Tensor, axis: int) -> Tensor:
 
 
 def _exponentials(x: Tensor, axis: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the maximum along an axis, exp(element − maximum), and the sum of the latter."""
+    """Compute softmax's intermediate results along an axis.
+
+    Returns:
+        The maximum m of the elements x, the exponentials exp(x − m), and the sum of the
+        exponentials.
+    """
     size, shape = x.shape[axis], _remove_axis(x.shape, axis)
 
     def along(place: Place, index: Expression) -> Place:
@@ -183,18 +188,18 @@ def _remove_axis(place: Sequence[Axis], axis: int) -> tuple[Axis, ...]:
 
 
 def sigmoid_of(number: Expression) -> Expression:
-    """Return the expression of the sigmoid of a float32, with an error of at most 1e-7."""
+    """Build the expression of the sigmoid of a float32, with an absolute error of at most 1e-7."""
     return tirx.const(1.0, "float32") / (tirx.const(1.0, "float32") + _exp(-number))
 
 
 def tanh_of(number: Expression) -> Expression:
-    """Return the expression of tanh of a float32, with an error of at most 2e-7."""
+    """Build the expression of tanh of a float32, with an absolute error of at most 2e-7."""
     two = tirx.const(2.0, "float32")
     return two * sigmoid_of(two * number) - tirx.const(1.0, "float32")
 
 
 def exp_of(x: Expression) -> Expression:
-    """Return the expression of exp(x) for any float32, accurate to 2 units in the last place.
+    """Build the expression of exp(x) for any float32, accurate to 2 units in the last place.
 
     The result is infinite above 88.73, subnormal below −87.34, 0 below −103.98, and NaN for NaN.
     """
@@ -209,26 +214,28 @@ def exp_of(x: Expression) -> Expression:
 
 
 def _exp(x: Expression) -> Expression:
-    """Return exp(x) for x above −88; NaN for NaN.
+    """Build the expression of exp(x), which is simpler than `exp_of` but has a smaller range.
 
-    It is infinite above 88.3, where the power is 2^128.
+    The result is 0 below about −87.7, infinite above about 88.4, and NaN for NaN.
     """
     cut = tirx.max(_float(-88.0), tirx.min(_float(89.0), x))
     return _exp_within(cut)
 
 
 def _exp_below_zero(x: Expression) -> Expression:
-    """Return exp(x) for x <= 0 with a relative error of 3e-7; 0 below -88, and NaN for NaN."""
+    """Build the expression of exp(x) for x ≤ 0, with a relative error of at most 3e-7.
+
+    The result is 0 below about −87.7, and NaN for NaN.
+    """
     result = _exp_within(tirx.max(x, tirx.const(-88.0, "float32")))
     return tirx.max(result, x)  # TVM's maximum returns its second operand for NaN
 
 
 def _exp_within(x: Expression) -> Expression:
-    """Return exp(x) = 2^n exp(f), where |f| = |x - n log 2| is at most half of log 2.
+    """Build the expression of exp(x) for x from −88 to 89.
 
-    Adding n to 1.5 * 2^23 moves it to the lowest bits of the sum. The exponent bias of 127 is added
-    at the same time. TVM would compute `nearbyint` element by element; LLVM vectorises that again,
-    but only with half the width of AVX-512.
+    The result is 2^n · exp(f), where n is x / log 2 rounded to an integer and f = x − n · log 2 is
+    at most half of log 2 in magnitude.
     """
     n = tirx.floor(x * log2(e) + 0.5)
     rest = x - n * log(2)
@@ -236,7 +243,12 @@ def _exp_within(x: Expression) -> Expression:
 
 
 def _power_of_two(n: Expression) -> Expression:
-    """Return 2^n for a float32 n that is an integer from -126 to 127."""
+    """Build the expression of 2^n for a float32 n that is an integer from −126 to 127.
+
+    Adding n to 1.5 · 2^23 moves n to the lowest bits of the sum. The exponent bias of 127 is added
+    at the same time. TVM would round with `nearbyint`, element by element. LLVM vectorises these
+    calls, but only with half the width of AVX-512.
+    """
     return tirx.reinterpret("float32", tirx.reinterpret("int32", n + (1.5 * 2**23 + 127)) << 23)
 
 
@@ -258,13 +270,13 @@ _BITS = 16
 
 
 def bfloat16_to_float32(stored: Expression) -> Expression:
-    """Return the float32 for a bfloat16 that is stored as uint16."""
+    """Build the expression that converts a bfloat16, stored as uint16, to float32."""
     bits = tirx.shift_left(tirx.Cast("uint32", stored), tirx.const(_BITS, "uint32"))
     return tirx.reinterpret("float32", bits)
 
 
 def float32_to_bfloat16(number: Expression) -> Expression:
-    """Return a float32 rounded to bfloat16, as uint16.
+    """Build the expression that rounds a float32 to bfloat16, stored as uint16.
 
     Ties are rounded to even, as in `targets.cpu.kernels.amx_tiles`.
     """

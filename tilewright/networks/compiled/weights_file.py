@@ -1,9 +1,12 @@
 """Write the weights of a library into a file, and read them from the memory-mapped file.
 
-All numbers are little-endian. The file begins with 8 bytes that identify the format, the version
-and the number of arrays (4 bytes each). One row of 80 bytes per array follows: type and number of
-axes (4 bytes each), 8 sizes, and the offset of its data. Then follow the data, each array at a
-multiple of `ALIGNMENT`.
+All numbers are little-endian. The file consists of:
+
+1. A header: 8 bytes that identify the format, the version (4 bytes) and the number of arrays
+   (4 bytes).
+2. A table with one row of 80 bytes per array: element type and number of axes (4 bytes each), 8
+   sizes (8 bytes each), and the offset of the data (8 bytes).
+3. The data of the arrays. Each array starts at a multiple of `ALIGNMENT`.
 """
 
 from __future__ import annotations
@@ -32,7 +35,11 @@ _ROW = np.dtype([("dtype", "<u4"), ("axes", "<u4"), ("shape", "<i8", MOST_AXES),
 
 
 def pack_weights(weights: Sequence[NDArray[Any]]) -> bytes:
-    """Return the content of a weights file for arrays with at most `MOST_AXES` axes."""
+    """Return the content of a weights file.
+
+    Args:
+        weights: arrays with at most `MOST_AXES` axes and element types from `DTYPES`.
+    """
     rows = np.zeros(len(weights), _ROW)
     end = _align_size(_HEAD.itemsize + rows.nbytes)
     for row, array in zip(rows, weights, strict=True):
@@ -52,10 +59,10 @@ def pack_weights(weights: Sequence[NDArray[Any]]) -> bytes:
 
 
 def unpack_weights(data: NDArray[np.uint8]) -> list[NDArray[Any]]:
-    """Return the arrays in a weights file as views of its data.
+    """Return the arrays of a weights file as views of the file's content.
 
     Args:
-        data: content of the file, of shape (bytes,).
+        data: content of the file, uint8 of shape (bytes,).
 
     Raises:
         ArtifactError: the data are not a weights file of this version, or an array lies outside of

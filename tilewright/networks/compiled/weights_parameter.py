@@ -1,8 +1,8 @@
-"""Move the weights out of a compiled network: its function reads them from its last parameter.
+"""Move the weights out of a compiled network, so that `main` reads them from its last parameter.
 
 Weights that are part of a library are linked into it, and TVM copies them twice while loading it.
-In a separate file they are memory-mapped: a page is read when it is first used, and all processes
-that run the network share it.
+In a separate file, the weights are memory-mapped instead: a page is read when it is first used, and
+all processes that run the network share it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ a small network would notice (`python -m benchmarks.cpu.networks --networks digi
 
 
 def taking_out(weights: list[Array]) -> Pass:
-    """Return a pass that moves the weights of `main` to `weights` and adds a parameter for them.
+    """Return a pass that replaces the large constants of `main` by an additional parameter.
 
-    The parameter is a tuple. The pass expects a module whose operators are functions already.
+    The parameter is a tuple of tensors. Equal constants are stored once. The pass expects that the
+    operators have already been lowered to TensorIR functions.
 
     Args:
-        weights: list to which the weights are appended, in the shapes that kernels read.
+        weights: list to which the pass appends the constants, in the shapes that kernels read.
     """
 
     def run(module: IRModule, _: object) -> IRModule:
@@ -68,7 +69,7 @@ def _content(constant: RelaxConstant) -> bytes:
 
 
 def _constants(function: RelaxFunction) -> Sequence[RelaxConstant]:
-    """Return the constants that are moved out, in order of first use."""
+    """Return the constants that are moved out of a function, in order of first use."""
     constants: dict[RelaxConstant, None] = {}
 
     def visit(node: RelaxExpr) -> None:

@@ -1,1 +1,1 @@
-"""Convert quantised networks to integer graphs: accelerator layers and CPU islands."""
+"""Convert quantised networks to integer graphs of accelerator layers and CPU islands."""

@@ -1,10 +1,12 @@
-"""Choose the scale of first-pass results by running the network on samples.
+"""Choose the scales of first-pass results by running the network on samples.
 
 A layer whose scales are not a power of two apart runs in two passes (`networks.requantisation`).
-The first pass sums products with the rounding errors of the scaled weights, and its int8 result is
-added in the second pass. An int8 scale that could hold the worst case of these sums would be
-coarser than the output's. The network therefore runs on samples, and the scale of each first-pass
-result becomes as small as the sums on the samples allow, with a safety margin.
+The first pass multiplies the data by the rounding errors of the scaled weights. The second pass
+multiplies the data by the rounded weights and adds the int8 result of the first pass.
+
+An int8 scale that could represent the worst case of the first pass's sums would be coarser than the
+output's scale. The network therefore runs on samples. The scale of each first-pass result becomes
+as small as the sums on the samples allow, with a safety margin.
 """
 
 from __future__ import annotations
@@ -40,12 +42,12 @@ def calibrate_first_passes(
 ) -> IntegerGraph:
     """Reduce the scales of first-pass results as far as the sums on samples allow.
 
-    A scale is never increased. Only the first `SAMPLES` feeds are used.
+    A scale is never increased. Only the first `SAMPLES` samples are used.
 
     Args:
         graph: the network.
         model: the quantised model from which the graph was extracted.
-        feeds: samples, arrays by input name.
+        feeds: samples, each with one array per input name.
 
     Returns:
         The network with the reduced scales.
@@ -72,9 +74,12 @@ def calibrate_first_passes(
 def _integers(
     graph: IntegerGraph, model: onnx.ModelProto, feeds: Sequence[Feed]
 ) -> list[dict[str, Array]]:
-    """Return the int8 values of the graph that onnxruntime computes, one mapping per feed.
+    """Run the model in onnxruntime, and return the int8 values of the graph for each sample.
 
-    These are the quantised inputs and the results of the model's QuantizeLinear operators.
+    The values are the quantised inputs and the results of the model's QuantizeLinear operators.
+
+    Returns:
+        One dictionary per sample, with arrays by value name. It also contains the sample's inputs.
     """
     written = {
         node.name: node.output[0] for node in model.graph.node
@@ -96,9 +101,13 @@ def _integers(
 
 
 def _largest_sums(graph: IntegerGraph, values: Mapping[str, Array]) -> dict[str, int]:
-    """Return the largest magnitude of the int32 sums of each first pass, by name of its result.
+    """Return the largest magnitude of each first pass's int32 sums, by name of the pass's result.
 
-    First passes whose inputs are not known and cannot be computed from known values are left out.
+    First passes whose inputs are neither known nor computable from known values are left out.
+
+    Args:
+        graph: the network.
+        values: known arrays by value name.
     """
     known, largest = dict(values), dict[str, int]()
     for layer in graph.layers:
@@ -116,11 +125,11 @@ def _largest_sums(graph: IntegerGraph, values: Mapping[str, Array]) -> dict[str,
 
 
 def _join(graph: IntegerGraph, known: dict[str, Array], name: str) -> None:
-    """Add a concatenated value to `known`, if all of its parts are known.
+    """Add a concatenated value to `known` if all of its parts are known.
 
     Args:
         graph: the network.
-        known: arrays by value name. The function adds to it.
+        known: arrays by value name, to which the concatenated value is added.
         name: name of the concatenated value.
     """
     parts = sorted(
@@ -134,21 +143,21 @@ def _join(graph: IntegerGraph, known: dict[str, Array], name: str) -> None:
 
 
 def _shift(largest: int) -> int:
-    """Return the smallest left shift of a first-pass result at which int8 can hold its sums.
+    """Return the smallest left shift of a first-pass result at which int8 can represent its sums.
 
-    The second pass adds the result shifted left, so that one step of it is 2^shift steps of the
-    second pass's sums.
+    The second pass adds the first-pass result shifted to the left. One step of the result therefore
+    equals 2^shift steps of the second pass's sums.
 
     Args:
-        largest: largest magnitude of the first pass's sums, whose step is 2^-`FINE_BITS` steps of
-            the second pass's sums. `MARGIN` is added to it.
+        largest: largest magnitude of the first pass's sums. One step of these sums equals
+            2^-`FINE_BITS` steps of the second pass's sums. The value is multiplied by `MARGIN`.
     """
     reach = MARGIN * largest / (1 << FINE_BITS)
     return max(0, math.ceil(math.log2(reach / LARGEST))) if reach > 0 else 0
 
 
 def _residual(layer: Layer) -> int | None:
-    """Return the left shift of a layer's residual, or None if it has no residual."""
+    """Return the left shift of the residual that a layer adds, or None if it adds none."""
     return next((op.value for op in layer.workload.epilogue if op.kind == "residual"), None)
 
 

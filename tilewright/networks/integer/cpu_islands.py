@@ -1,4 +1,7 @@
-"""Compile the CPU islands of an integer graph with TVM into one shared library."""
+"""Compile the CPU islands of an integer graph with TVM into one shared library.
+
+A CPU island is a group of operators between accelerator layers that the CPU runs as one function.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,11 @@ SHOWN = 4
 
 
 def write(graph: IntegerGraph, path: Path) -> None:
-    """Compile the islands of a graph for this machine into a shared library at `path`.
+    """Compile the islands of a graph for this machine, and write them as a shared library.
+
+    Args:
+        graph: the integer graph.
+        path: path of the library.
 
     Raises:
         UncompilableError: TVM cannot compile an operator.
@@ -30,6 +37,9 @@ def write(graph: IntegerGraph, path: Path) -> None:
 
 def compiled_islands(graph: IntegerGraph) -> VMExecutable:
     """Compile the islands of a graph for this machine, and return TVM's executable.
+
+    Args:
+        graph: the integer graph.
 
     Raises:
         UncompilableError: TVM cannot compile some operators, which the error names.
@@ -53,7 +63,7 @@ def compiled_islands(graph: IntegerGraph) -> VMExecutable:
 def _uncompilable(
     graph: IntegerGraph, functions: Mapping[str, RelaxFunction]
 ) -> list[tuple[str, str]]:
-    """Return the (name, type) of the operators that TVM cannot compile.
+    """Return the (name, ONNX type) of the operators that TVM cannot compile.
 
     If the failing operator cannot be determined, all operators of the failing island are returned.
     If the failing island cannot be determined either, all operators of all islands are returned.

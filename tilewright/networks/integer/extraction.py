@@ -1,7 +1,8 @@
 """Extract the accelerator layers and the CPU islands of a quantised network.
 
-The steps are ordered so that there are few and long sequences of layers, because each change
-between accelerator and CPU costs time.
+A CPU island is a group of operators between layers that the CPU runs as one function. Each change
+between the accelerator and the CPU costs time. The steps are therefore ordered so that there are
+few, long sequences of layers.
 """
 
 from __future__ import annotations
@@ -44,29 +45,32 @@ def integer_graph(
 ) -> IntegerGraph:  # fmt: skip
     """Extract the accelerator layers and CPU islands of a quantised model.
 
-    A layer whose scales are not a power of two apart runs in two passes. An operator stays on the
-    CPU if its scales are only known at run time, or if the accelerator does not accept its
-    workload; `IntegerGraph.left` states the reasons.
+    An operator stays on the CPU if its scales are only known at run time, or if the accelerator
+    does not accept its workload. `IntegerGraph.left` states the reason for each of these operators.
+    A layer whose scales are not a power of two apart runs in two passes.
 
     Args:
         model: the quantised model (QDQ or QOperator form) with its weights.
         blocks: block sizes of the accelerator.
         name: name of the network.
-        input_shapes: shape for each dynamic input, by input name.
-        keep_float: names of operators that stay on the CPU.
-        unfold: chooses how the input of the first convolution is rearranged (im2col), by default
-            `networks.offloading.channel_blocks.best_unfold`.
-        pool: chooses which max-pools are merged into the convolution before them, by default none.
-        exact: if true, use two passes where needed. If false, use one pass with rounded weights
-            instead, and state the loss in `IntegerGraph.lost`.
-        accept: raises `WorkloadError` for a workload that the accelerator does not support.
-        refused: reason for each operator that onnxruntime runs instead of TVM, by operator name.
+        input_shapes: shape of each dynamic input, by input name.
+        keep_float: names of the operators that stay on the CPU.
+        unfold: function that chooses how the input of the first convolution is rearranged (im2col).
+            By default, it is `networks.offloading.channel_blocks.best_unfold`.
+        pool: function that chooses which max-pools are merged into the convolution before them. By
+            default, no pools are merged.
+        exact: if True, layers run in two passes where needed. If False, they run in one pass with
+            rounded weights, and `IntegerGraph.lost` states the loss of accuracy.
+        accept: function that raises `WorkloadError` for a workload that the accelerator does not
+            support.
+        refused: for each operator that onnxruntime runs instead of TVM, the reason, by operator
+            name.
 
     Returns:
         The network as an integer graph.
 
     Raises:
-        UnsupportedOperatorError: nothing can be compiled, or an operator cannot be expressed.
+        UnsupportedOperatorError: no operator can be compiled, or an operator cannot be imported.
         ImportFailedError: an output does not depend on the inputs, or the model cannot be imported.
     """
     imported = import_whole(name, model, dict(input_shapes or {}), refused)
@@ -87,11 +91,14 @@ def graph_of_import(
         imported: the imported model with its weights.
         blocks: block sizes of the accelerator.
         name: name of the network.
-        keep_float: names of operators that stay on the CPU.
-        unfold: chooses how the input of the first convolution is rearranged; see `integer_graph`.
-        pool: chooses which max-pools are merged into the convolution before them, by default none.
-        exact: use two passes where needed; see `integer_graph`.
-        accept: raises `WorkloadError` for a workload that the accelerator does not support.
+        keep_float: names of the operators that stay on the CPU.
+        unfold: function that chooses how the input of the first convolution is rearranged; see
+            `integer_graph`.
+        pool: function that chooses which max-pools are merged into the convolution before them. By
+            default, no pools are merged.
+        exact: whether layers run in two passes where needed; see `integer_graph`.
+        accept: function that raises `WorkloadError` for a workload that the accelerator does not
+            support.
 
     Raises:
         ImportFailedError: an output does not depend on the inputs.
@@ -135,7 +142,7 @@ def graph_of_import(
 def _refused_pools(
     graph: IntegerGraph, accept: Callable[[Workload], object]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (operator, reason) for separate max-pools that the accelerator does not accept."""
+    """Yield the (operator name, reason) of separate max-pools that the accelerator rejects."""
     for step in graph.steps:
         if isinstance(step, Layer) and step.workload.operator == "max_pool":
             try:
@@ -152,20 +159,21 @@ def graph_of_module(
     """Extract the accelerator layers and CPU islands of a quantised Relax module.
 
     Operators whose scales are only known at run time stay on the CPU; `IntegerGraph.left` states
-    why. Concatenations and slices are always computed by TVM on the CPU.
+    the reasons. The CPU always computes concatenations and slices by copying.
 
     Args:
         flat: flat view of the module.
         types: ONNX type of each operator, by operator name.
-        outputs: names for the results.
+        outputs: names of the results.
         blocks: block sizes of the accelerator.
-        unfold: chooses how the input of the first convolution is rearranged (im2col).
-        pool: chooses which max-pools are merged into the convolution before them, by default none.
+        unfold: function that chooses how the input of the first convolution is rearranged (im2col).
+        pool: function that chooses which max-pools are merged into the convolution before them. By
+            default, no pools are merged.
         name: name of the network.
-        keep_float: names of operators that stay on the CPU.
+        keep_float: names of the operators that stay on the CPU.
 
     Raises:
-        ImportFailedError: a result depends on no input.
+        ImportFailedError: a result does not depend on the inputs.
     """
     return _Extraction(
         name, flat, types, outputs, blocks, unfold, keep_float, pool=pool, in_place=False
@@ -173,7 +181,7 @@ def graph_of_module(
 
 
 class _Extraction:
-    """Extraction of one module: visits its bindings in order and collects layers and CPU nodes."""
+    """Extraction of a module: visits the bindings in order, and collects layers and CPU nodes."""
 
     def __init__(
         self, name: str, flat: FlatGraph, types: Mapping[str, str], outputs: Sequence[str],
@@ -233,12 +241,15 @@ class _Extraction:
         )
 
     def _sources(self, names: Iterable[str]) -> set[str]:
-        """Return the values that have to be computed before the values in `names` exist."""
+        """Return the computed values that are needed so that the values in `names` exist.
+
+        A concatenation or slice that needs no copy is replaced by the values of which it consists.
+        """
         slices = self._tensors.slices
         return set(names) if slices is None else slices.sources(names)
 
     def _used_slices(self, read: Collection[str]) -> tuple[ChannelSlice, ...]:
-        """Return the slices on which the values in `read` depend."""
+        """Return the copy-free concatenations and slices on which the values in `read` depend."""
         slices = self._tensors.slices
         return () if slices is None else slices.leading_to(read)
 
@@ -255,6 +266,7 @@ class _Extraction:
             match = inside.get(binding.var)
             if match is None:
                 self._tensors.add_plain(binding)
+            # All inputs of a match exist when its last operator is reached.
             elif binding is match.result and not self._is_layer(match):
                 for part in (match.anchor, *(link.binding for link in match.chain)):
                     self._tensors.add_plain(part)
@@ -274,7 +286,7 @@ class _Extraction:
         return True
 
     def _outputs(self) -> tuple[tuple[Value, ...], dict[str, str]]:
-        """Return the network's outputs, and the value that holds each of them."""
+        """Return the network's outputs, and the name of the value that contains each output."""
         body = self._flat.module["main"].body.body
         by_var = self._flat.by_var
         while body in by_var and not by_var[body].args and by_var[body].op.endswith("Var"):
@@ -302,14 +314,14 @@ class _Extraction:
         ]
 
     def _reads(self) -> dict[str, set[str]]:
-        """Return, by name of the result, the values that each layer or CPU node needs first.
+        """Return the values that each layer or CPU node needs, by name of its result.
 
-        A concatenation or slice without a copy is replaced by the values from which it is made.
+        A concatenation or slice that needs no copy is replaced by the values of which it consists.
         """
         return {name: self._sources(read) for name, read in self._reads_itself().items()}
 
     def _reads_itself(self) -> dict[str, set[str]]:
-        """Return, by name of the result, the values that each layer or CPU node reads."""
+        """Return the values that each layer or CPU node reads, by name of its result."""
         reads: dict[str, set[str]] = {}
         for layer in self._layers.steps:
             reads[layer.output] = {
@@ -373,17 +385,17 @@ Item = Layer | CpuNode
 
 @dataclass(frozen=True)
 class StepRun:
-    """A sequence of layers without CPU work in between, or of CPU nodes without layers in between.
+    """A sequence of steps that contains either only layers or only CPU nodes.
 
     Attributes:
-        items: either only layers or only CPU nodes, in execution order.
+        items: the layers or CPU nodes, in execution order.
     """
 
     items: tuple[Item, ...]
 
     @property
     def is_cpu(self) -> bool:
-        """True if the run consists of CPU nodes, False if it consists of layers."""
+        """Whether the run consists of CPU nodes."""
         return isinstance(self.items[0], CpuNode)
 
 
@@ -396,16 +408,17 @@ def order_steps(
 ) -> list[StepRun]:
     """Order layers and CPU nodes into alternating runs that are as long as possible.
 
-    A run of layers contains all remaining layers whose inputs exist at that point; a run of CPU
-    nodes, all remaining CPU nodes whose inputs exist.
+    A run of layers contains all remaining layers whose inputs are available at that point.
+    Likewise, a run of CPU nodes contains all remaining CPU nodes whose inputs are available.
 
     Args:
         layers: the layers.
         nodes: the CPU nodes.
-        reads: names of the tensors that have to exist before a tensor is computed, by its name.
-        ready: tensors that exist from the start.
-        wanted: tensors that are results of the network. Steps on which no result depends are
-            dropped.
+        reads: for each tensor, the names of the tensors that must be available before it is
+            computed.
+        ready: names of the tensors that are available from the start.
+        wanted: names of the tensors that are results of the network. Steps on which no result
+            depends are dropped.
     """
     written: dict[str, Item] = {layer.output: layer for layer in layers}
     written.update({node.value_name: node for node in nodes})
@@ -436,7 +449,7 @@ def _name(item: Item) -> str:
 
 
 def _needed_tensors(wanted: Iterable[str], reads: Mapping[str, Collection[str]]) -> set[str]:
-    """Return the wanted tensors and all tensors on which they depend."""
+    """Return the wanted tensors and all tensors on which they depend, directly or indirectly."""
     needed: set[str] = set()
     waiting = list(wanted)
     while waiting:

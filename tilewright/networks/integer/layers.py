@@ -1,9 +1,11 @@
-"""Convert a fused call (the operators that the importer matched together) to integer layers.
+"""Convert fused calls to integer layers of an accelerator.
 
-A fused call becomes one layer if its scales are a power of two apart. Otherwise, the factor between
-the scales is multiplied into the weights (`networks.requantisation`), and a call with constant
-weights becomes two layers. The first layer multiplies by the rounding error of the scaled weights.
-The second layer multiplies by the rounded weights and adds the result of the first layer.
+A fused call is a group of operators that the importer matched together, such as a convolution with
+its bias and ReLU. It becomes one layer if its scales are a power of two apart. Otherwise, the
+factor between the scales is multiplied into the weights (`networks.requantisation`), and a call
+with constant weights becomes two layers. The first layer multiplies by the rounding errors of the
+scaled weights. The second layer multiplies by the rounded weights and adds the result of the first
+layer.
 """
 
 from __future__ import annotations
@@ -65,20 +67,22 @@ steps."""
 
 
 class Layers:
-    """Converts fused calls to layers that the accelerator accepts.
+    """Converter of fused calls to layers that an accelerator accepts.
 
     Args:
-        tensors: the int8 value or CPU result behind each variable of the network.
+        tensors: for each variable of the network, the int8 value or CPU result that it stands for.
         blocks: block sizes of the accelerator.
-        unfold: chooses how the input of the first convolution is rearranged (im2col).
+        unfold: function that chooses how the input of the first convolution is rearranged (im2col).
         macs: multiply-accumulates by operator name.
         types: ONNX type by operator name.
-        exact: if true, use two passes where needed; otherwise use one pass with rounded weights.
-        accept: raises `WorkloadError` for a workload that the accelerator does not support.
+        exact: if True, use two passes where needed. If False, use one pass with rounded weights.
+        accept: function that raises `WorkloadError` for a workload that the accelerator does not
+            support.
 
     Attributes:
-        steps: the layers written so far.
-        lost: signal-to-noise ratio in dB of layers whose weights were rounded again, by layer name.
+        steps: the layers that were written so far.
+        lost: signal-to-noise ratio in dB of each layer whose weights were rounded again, by layer
+            name.
     """
 
     def __init__(
@@ -98,10 +102,13 @@ class Layers:
         self.lost: dict[str, float] = {}
 
     def write(self, match: Match) -> None:
-        """Append the layers of a fused call, and bind the call's result to what they write.
+        """Append the layers of a fused call, and record the value that holds the call's result.
+
+        Args:
+            match: the matched operators of the call.
 
         Raises:
-            NotALayer: the call cannot run as integer layers.
+            NotALayer: the call cannot be computed by integer layers.
             QuantisationError: scales are only known at run time.
             WorkloadError: the accelerator does not support a workload.
         """
@@ -121,7 +128,7 @@ class Layers:
             raise NotALayer("its sums could overflow 32 bits") from None
 
     def _heads(self, match: Match) -> None:
-        """Append one dense layer per attention head; the stacked outputs are the call's result."""
+        """Append one dense layer per attention head, and let the CPU stack the layers' outputs."""
         products = list(self._products.heads(match))
         outputs = [
             self._accumulate(match, product, f"{match.anchor.node}.{i}", len(products))
@@ -144,10 +151,10 @@ class Layers:
 
         Args:
             match: the matched operators.
-            product: the product.
-            name: name of the layer and of its result; by default the names of the matched
+            product: the convolution or matrix product.
+            name: name of the layer and of its result. By default, the names come from the matched
                 operators.
-            parts: number of layers that the call is split into.
+            parts: number of layers into which the call is split.
 
         Returns:
             The int8 value that the layers write.
@@ -184,10 +191,10 @@ class Layers:
         )
 
     def _append_requantised(self, call: IntegerCall) -> Value:
-        """Append the layers that write a call's result in the scale of its output.
+        """Append the layers that compute a call and requantise its sums to the output's scale.
 
-        If the scales are a power of two apart, one layer shifts the sums. Otherwise the factor
-        between the scales is multiplied into the weights.
+        If the scales are a power of two apart, a single layer shifts the sums. Otherwise, the
+        factor between the scales is multiplied into the weights.
         """
         weight, shifts = call.product.weight, shifts_of(call.ratios)
         is_int8 = weight is None or bool(INT8[0] <= weight.min() and weight.max() <= INT8[1])
@@ -217,11 +224,12 @@ class Layers:
     def _append_scaled(self, call: IntegerCall, weight: Integers | Real) -> Value:
         """Append the layers of a call, with the ratio of its scales multiplied into the weights.
 
-        There are two passes if rounding the scaled weights causes an error, otherwise one.
+        There are two passes if rounding the scaled weights causes an error, and one pass otherwise
+        or if two passes are not allowed.
 
         Args:
             call: the call.
-            weight: its weights.
+            weight: weights of the call.
         """
         scaled = reached(scale_weights(weight, call.ratios))
         if scaled.fine is None or not (self._exact and self._passes):
@@ -236,9 +244,9 @@ class Layers:
         return self._layer(call, scaled.coarse.astype(np.int64), r, fine, both)
 
     def _fine(self, call: IntegerCall, made: Scaled, weight: NDArray[np.int8]) -> str:
-        """Append the first pass, which multiplies by the rounding error of the scaled weights.
+        """Append the first pass, which multiplies by the rounding errors of the scaled weights.
 
-        One step of its int8 result equals 2^`made.residual` steps of the second pass's sums. The
+        One step of the int8 result equals 2^`made.residual` steps of the second pass's sums. The
         zero point of the result is 0.
 
         Args:
@@ -247,7 +255,7 @@ class Layers:
             weight: weights of the first pass.
 
         Returns:
-            The name of its result.
+            The name of the result.
         """
         name = f"{call.layer_name}.fine"
         finished = finish_epilogue(Requantisation(np.array([made.fine_shift])), (), call.channels)
@@ -256,7 +264,7 @@ class Layers:
         return value.name
 
     def _append_average(self, call: IntegerCall) -> Value:
-        """Append an average pool as a layer whose weights contain the scale factor."""
+        """Append an average pool as a layer whose weights contain the ratio of the scales."""
         w = call.product.workload
         factor = call.product.scale.step / call.output.step
         taps, shift = reached(spread_taps(factor, w.kernel_h, w.kernel_w))
@@ -264,7 +272,7 @@ class Layers:
         return self._layer(call, weight, Requantisation(np.array([shift]), None, call.bounds))
 
     def _append_weighted_sum(self, call: IntegerCall) -> Value:
-        """Append an addition that multiplies each operand by a factor for its scale."""
+        """Append an addition whose operands are multiplied by factors that convert their scales."""
         assert call.residual is not None
         if self._exact and call.channels <= WIDEST_SUM and (value := self._append_joined_sum(call)):
             return value
@@ -284,8 +292,8 @@ class Layers:
         passes if needed.
 
         Returns:
-            The result. None if the operands cannot be placed next to each other in memory; nothing
-            is appended then.
+            The result. None, without appending anything, if the operands cannot be placed next to
+            each other in memory.
         """
         one, two = View(call.product.data, call.product.shape, call.product.scale), call.residual
         assert two is not None
@@ -315,10 +323,12 @@ class Layers:
 
         Args:
             call: the call.
-            weight: the weights of this pass; None if the weights are data.
-            r: how the sums are requantised.
-            residual: name of a value that is added instead of the call's own residual.
-            stands_for: the weights of this pass and of an earlier pass together.
+            weight: weights of this pass; None if the weights are data.
+            r: parameters with which the sums are requantised.
+            residual: name of a value that the layer adds instead of the call's own residual, or
+                None.
+            stands_for: weights of this pass and of the earlier pass together; None if there is only
+                one pass.
         """
         if not r.is_possible or (call.output.zero_point and r.shifts.min() < 0):
             raise NotALayer(FAR_APART)
@@ -353,7 +363,11 @@ class Layers:
         return value
 
     def _check_passes(self) -> None:
-        """Raise `NotALayer` unless blocks are square, as multiplying by an identity requires."""
+        """Raise `NotALayer` unless the accelerator's input and output channel blocks are equal.
+
+        A tensor that a layer adds or passes on unchanged is multiplied by an identity matrix, which
+        requires square blocks.
+        """
         if not self._passes:
             raise NotALayer("tensors can only pass through unchanged where blocks are square")
 
@@ -409,7 +423,7 @@ class Layers:
     def _maximum(self, match: Match) -> None:
         """Append a max-pool, whose output has the scale of its input.
 
-        If the call's output has a different scale, a layer that requantises follows.
+        If the output of the call has a different scale, a second layer requantises it.
         """
         self._check_passes()
         view, (n, c, h, w) = self._products.image(match.anchor.args[0])
@@ -447,7 +461,12 @@ class Layers:
 
 
 def _check_behind(r: Requantisation, zeros: Real) -> None:
-    """Raise `NotALayer` if the offset after an activation does not fit into an immediate."""
+    """Raise `NotALayer` if the offset after an activation does not fit into an immediate operand.
+
+    Args:
+        r: parameters with which the sums are requantised.
+        zeros: zero point of the output in steps of the sums, of shape (1,) or (o,).
+    """
     if r.by_channel:
         raise NotALayer("its activation needs sums with the same scale in all channels")
     half = 1 << max(int(r.shifts[0]) - 1, 0)

@@ -1,7 +1,8 @@
-"""Describe the product of a fused call: its operands, their scales, and what is added to its sums.
+"""Determine the integer product of each fused call: its operands, scales and additional terms.
 
-A fused call is a set of operators that the importer matched together. Its product is the
-convolution or matrix product that the accelerator computes in its accumulators ("sums").
+A fused call is a group of operators that the importer matched together. Its product is the
+convolution or matrix product that the accelerator computes in its accumulators. The accumulated
+values are called sums.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ class MatmulLayer:
     """A convolution or matrix product of integers that becomes a layer.
 
     Attributes:
-        workload: the workload without epilogue.
-        data: name of the int8 value that it reads.
+        workload: the workload, without an epilogue.
+        data: name of the int8 value that the layer reads.
         scale: scale of the data.
-        shape: shape of the value that it writes.
-        weight: weights of shape (o, c/groups, kh, kw) after their zero point is subtracted; None if
-            the weights are data.
+        shape: shape of the value that the layer writes.
+        weight: weights of shape (o, c / groups, kh, kw), from which the zero point is subtracted.
+            None if the weights are data.
         steps: scales of the weights, of shape (1,) or (o,).
-        weight_from: name of the value that is packed as weights, if the weights are data.
+        weight_from: if the weights are data, the name of the value that is packed as weights.
     """
 
     workload: Workload
@@ -71,13 +72,13 @@ class MatmulLayer:
 
 
 class Products:
-    """Determines the products of a network's fused calls.
+    """Converter of fused calls to integer products.
 
-    Methods raise `NotALayer` for a call that cannot be a product of integers, and
-    `QuantisationError` if its scales are only known at run time.
+    Methods raise `NotALayer` for a call that is not a product of integers, and `QuantisationError`
+    if its scales are only known at run time.
 
     Args:
-        tensors: the int8 value or CPU result behind each variable of the network.
+        tensors: for each variable of the network, the int8 value or CPU result that it stands for.
         blocks: block sizes of the accelerator.
     """
 
@@ -86,14 +87,26 @@ class Products:
         self._blocks = blocks
 
     def data(self, value: RelaxExpr) -> View:
-        """Return the int8 value of which a float tensor is the dequantised form."""
+        """Return the int8 value from which a float tensor is dequantised.
+
+        Args:
+            value: variable of the float tensor.
+
+        Raises:
+            NotALayer: the tensor is not dequantised from an int8 value.
+        """
         view = self._t.real(value)
         if view is None:
             raise NotALayer("its input is not an int8 tensor times a scale")
         return view
 
     def reshape_residual(self, view: View, shape: tuple[int, ...]) -> View:
-        """Return a value in the shape that a layer needs for its residual."""
+        """Return a value in the shape in which a layer can add it as a residual.
+
+        Args:
+            view: the value.
+            shape: shape of the layer's result.
+        """
         own = self._t.values[view.value].shape
         image = len(shape) == 4
         if own == shape or (not image and len(own) != 4 and own[-1] == shape[-1]):
@@ -101,7 +114,17 @@ class Products:
         return self._t.in_shape(view, shape)
 
     def image(self, value: RelaxExpr) -> tuple[View, tuple[int, int, int, int]]:
-        """Return the data of an operator on images as an int8 image, and its shape (n, c, h, w)."""
+        """Return the data of an operator on images as an int8 image.
+
+        Args:
+            value: variable of the float tensor that the operator reads.
+
+        Returns:
+            The int8 value, and its shape (n, c, h, w).
+
+        Raises:
+            NotALayer: the tensor is not dequantised from an int8 value, or is not an image.
+        """
         view = self.data(value)
         if len(view.shape) != 4:
             raise NotALayer("its input is not an image")
@@ -113,14 +136,15 @@ class Products:
         return view, (n, c, h, w)
 
     def _weights(self, value: RelaxExpr, axis: int) -> tuple[Integers, Real]:
-        """Return the weights after subtraction of their zero point, and their scales.
+        """Return the weights of an operator and their scales.
 
         Args:
             value: the weights as a Relax expression.
             axis: axis of the output channels.
 
         Returns:
-            Integers in the operator's shape, and scales of shape (1,) or (channels,).
+            The integers after subtraction of their zero points, in the operator's shape, and the
+            scales, of shape (1,) or (channels,).
         """
         result = integers_of(self._t.flat, value)
         if result is None:
@@ -135,15 +159,15 @@ class Products:
         return values, self._distribute_scales(value, steps, axis)
 
     def _distribute_scales(self, value: RelaxExpr, values: Real, axis: int) -> Real:
-        """Expand one value per quantisation scale to one value per index of an axis of a constant.
+        """Convert one value per quantisation scale to one value per index along an axis.
 
         Args:
-            value: the constant as a Relax expression.
+            value: the constant whose values have these scales, as a Relax expression.
             values: one value per scale, of shape (scales,).
-            axis: the axis.
+            axis: axis of the constant.
 
         Returns:
-            Array of shape (1,) if all values are equal, otherwise with one value per index of the
+            Array of shape (1,) if all values are equal, otherwise one value per index along the
             axis.
         """
         if len(set(values.tolist())) == 1:
@@ -158,7 +182,7 @@ class Products:
         """Return the product of a convolution with constant weights.
 
         Args:
-            match: the matched operators; the anchor is the convolution.
+            match: the matched operators, whose anchor is the convolution.
         """
         view, (n, c, h, w) = self.image(match.anchor.args[0])
         (weight, steps), attrs = self._weights(match.anchor.args[1], 0), match.anchor.value.attrs
@@ -177,8 +201,11 @@ class Products:
     def dense(self, match: Match) -> MatmulLayer:
         """Return the product of a dense layer with constant weights.
 
-        The weights for a flattened image are reordered to match the order in which the image is
-        packed.
+        If the data are a flattened image, the weights are reordered to match the order in which the
+        image is packed.
+
+        Args:
+            match: the matched operators, whose anchor is the matrix product.
         """
         view = self.data(match.anchor.args[0])
         integers, steps = self._weights(match.anchor.args[1], 1)
@@ -198,7 +225,11 @@ class Products:
         return MatmulLayer(workload, view.value, view.known_scale, shape, weight, steps)
 
     def average(self, match: Match) -> MatmulLayer:
-        """Return an average pool as a depthwise convolution with (almost) equal weights."""
+        """Return an average pool as a depthwise convolution with (almost) equal weights.
+
+        Args:
+            match: the matched operators, whose anchor is the pool.
+        """
         view, (n, c, h, w) = self.image(match.anchor.args[0])
         read = window(match.anchor)
         if any(read.padding) and not read.count_include_pad:
@@ -212,29 +243,42 @@ class Products:
         )
 
     def identity(self, match: Match) -> MatmulLayer:
-        """Return a multiplication by 1, for a ReLU, clip or requantisation that is not fused."""
+        """Return a multiplication by 1, for a ReLU, clip or requantisation that is not fused.
+
+        Args:
+            match: the matched operators, whose anchor is the ReLU, clip or requantisation.
+        """
         return self.one_by_one(self.data(match.anchor.args[0]))
 
     def sum(self, match: Match) -> MatmulLayer:
-        """Return a multiplication of an addition's first operand by 1.
+        """Return a multiplication by 1 for the first operand of an addition.
 
-        The other operand is added as a residual.
+        The second operand is added as a residual. See `operands` for the order of the operands.
+
+        Args:
+            match: the matched operators, whose anchor is the addition.
         """
         return self.one_by_one(self.operands(match)[0])
 
     def operands(self, match: Match) -> tuple[View, View]:
         """Return the operands of an addition, the one with the finer quantisation scale first.
 
-        The other operand is shifted to that scale.
+        The second operand is later shifted to the scale of the first.
+
+        Args:
+            match: the matched operators, whose anchor is the addition.
         """
         one, two = sorted((self.data(arg) for arg in match.anchor.args[:2]), key=_step)
         return one, self.reshape_residual(two, self._t.values[one.value].shape)
 
     def heads(self, match: Match) -> Iterator[MatmulLayer]:
-        """Yield one product per attention head, for a product of two activations.
+        """Yield one product per attention head, for a matrix product of two activations.
 
-        The first operand has the shape rows × channels. The second operand is transposed to outputs
-        × channels, the layout of weights.
+        The data have the shape rows × channels. The second operand is transposed to outputs ×
+        channels, which is the layout of weights.
+
+        Args:
+            match: the matched operators, whose anchor is the matrix product.
         """
         (one, two), node = (self.data(arg) for arg in match.anchor.args[:2]), match.anchor.node
         *_, rows, channels = one.shape
@@ -263,7 +307,7 @@ class Products:
             )  # fmt: skip
 
     def one_by_one(self, view: View) -> MatmulLayer:
-        """Return a depthwise convolution that multiplies a value of any shape by 1."""
+        """Return a 1×1 depthwise convolution that multiplies a value of any shape by 1."""
         shape = self._t.values[view.value].shape
         workload = identity_workload(shape, self._blocks)
         weight = np.ones((workload.out_channels, 1, 1, 1), np.int64)
@@ -275,7 +319,14 @@ def _step(view: View) -> float:
 
 
 def identity_workload(shape: Shape, blocks: Blocks) -> Workload:
-    """Return a 1×1 depthwise convolution without epilogue for a tensor of any shape."""
+    """Return the workload of a 1×1 depthwise convolution over a tensor of any shape.
+
+    The workload has no epilogue.
+
+    Args:
+        shape: shape of the tensor.
+        blocks: block sizes of the accelerator.
+    """
     if len(shape) == 4:
         n, c, h, w = shape
     else:
@@ -285,16 +336,16 @@ def identity_workload(shape: Shape, blocks: Blocks) -> Workload:
 
 
 def as_packed(weight: Integers, image: tuple[int, ...], block: int) -> Integers:
-    """Reorder the weights for a flattened image to match the order in which the image is packed.
+    """Reorder the weights for a flattened image to the order in which the image is packed.
 
     Args:
-        weight: weights of shape (o, c·h·w, 1, 1).
+        weight: weights of shape (o, c · h · w, 1, 1).
         image: shape (1, c, h, w) of the image.
         block: number of channels per block.
 
     Returns:
-        Weights of shape (o, ⌈c/block⌉·h·w·block, 1, 1). They are zero for the channels that pad the
-        last block.
+        Weights of shape (o, ⌈c / block⌉ · h · w · block, 1, 1). They are zero for the channels that
+        pad the last block.
     """
     _, c, h, w = image
     if h * w == 1:
@@ -338,14 +389,14 @@ class IntegerCall:
 
     Attributes:
         match: the matched operators.
-        product: the product.
+        product: the convolution or matrix product.
         output: scale of the output.
         bounds: smallest and largest int8 value of the output.
         bias: real-valued constants that are added, of shape (o,), or None.
         residual: int8 tensor that is added, or None.
         layer_name: name of the layer.
         value_name: name of the value that the layer writes.
-        parts: number of layers that the call is split into.
+        parts: number of layers into which the call is split.
         activation: activation after the additions, or None.
     """
 
@@ -375,10 +426,10 @@ T = TypeVar("T")
 
 
 def reached(made: T | None) -> T:
-    """Return `made`; raise `NotALayer` if it is None.
+    """Return `made`, or raise `NotALayer` if it is None.
 
-    None means that no shift or factor converts between the scales, because their ratio is too large
-    or too small.
+    Functions of `networks.requantisation` return None if the ratio of two scales is too large or
+    too small for a shift or factor.
     """
     if made is None:
         raise NotALayer(FAR_APART)
@@ -386,16 +437,16 @@ def reached(made: T | None) -> T:
 
 
 def residual_step(call: IntegerCall, shifts: Integers) -> EpilogueOp | Literal[False] | None:
-    """Return the operation that adds a call's residual, shifted to the scale of the sums.
+    """Return the epilogue step that adds a call's residual, shifted to the scale of the sums.
 
     Args:
         call: the call.
         shifts: right shifts of the sums, of shape (1,) or (o,).
 
     Returns:
-        The operation. False if the call has no residual. None if no left shift converts the
-        residual to the scale of the sums. If the right shifts differ between channels, the
-        operation has the shift 0, and the caller refuses the call.
+        The step. False if the call has no residual. None if no left shift converts the residual to
+        the scale of the sums. If this is the case and the right shifts differ between channels, a
+        step with the shift 0 is returned, and the caller refuses the call.
     """
     if call.residual is None:
         return False
@@ -407,22 +458,22 @@ def residual_step(call: IntegerCall, shifts: Integers) -> EpilogueOp | Literal[F
 
 
 def times(residual: EpilogueOp | None) -> int:
-    """Return the factor by which a residual is multiplied before the addition; 0 without one."""
+    """Return the factor by which a residual is multiplied before it is added; 0 without one."""
     if residual is None:
         return 0
     return residual.value if residual.kind == "weighted" else 1 << residual.value
 
 
 def of_zero_point(product: MatmulLayer, weight: Real | Integers | None) -> Real:
-    """Return the correction of the sums for the zero point of the data.
+    """Return the constant to add to the sums that compensates for the zero point of the data.
 
     Args:
         product: the product.
-        weight: weights of shape (o, c/groups, kh, kw); None if the weights are data.
+        weight: weights of shape (o, c / groups, kh, kw); None if the weights are data.
 
     Returns:
-        The constant to add to the sums. Its shape is (o,), or (1, o, oh, ow) if padding makes it
-        differ between pixels. The array is empty if nothing has to be added.
+        Array of shape (o,), or of shape (1, o, oh, ow) if padding makes the constant differ between
+        pixels. The array is empty if nothing has to be added.
     """
     w, zero = product.workload, product.scale.zero_point
     if not zero or weight is None:
@@ -437,7 +488,7 @@ def of_zero_point(product: MatmulLayer, weight: Real | Integers | None) -> Real:
 
 
 class Behind:
-    """The operations after the sums of a fused call: requantisation, clipping and activation.
+    """The operations of a fused call after its sums: requantisation, clipping and activation.
 
     Args:
         match: the matched operators.
@@ -445,7 +496,7 @@ class Behind:
     Attributes:
         output: scale of the output; None if the call does not end with a quantisation.
         relu: whether negative values are clipped to 0.
-        upper: upper clipping bound as a real value, None if there is none.
+        upper: upper bound of the clipping as a real value, or None.
         activation: another activation, or None.
     """
 

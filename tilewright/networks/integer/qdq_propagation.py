@@ -1,7 +1,7 @@
-"""Visit the operators of a quantised network once and determine which tensors are int8.
+"""Determine which tensors of a quantised network are int8, in one pass over its operators.
 
-For each variable, the result says whether it is a view of an int8 value, with a scale and a shape,
-or whether the CPU computes it.
+Each variable of the network either stands for an int8 value, with a scale and a shape, or is
+computed by the CPU.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ CONCAT, SLICE = "relax.concat", "relax.strided_slice"
 class View:
     """An int8 value, possibly read in another shape with its elements in the same order.
 
-    A uint8 tensor of the model is represented as int8: 128 is subtracted from its values.
+    A uint8 tensor of the model is represented as int8, by subtracting 128 from its elements.
 
     Attributes:
         value: name of the value.
-        shape: the shape of the view.
-        scale: the scale with which the value is read; None if it is unknown.
+        shape: shape in which the value is read.
+        scale: scale with which the value is read; None if it is unknown.
     """
 
     value: str
@@ -50,29 +50,29 @@ class View:
 
     @property
     def known_scale(self) -> Scale:
-        """The scale of a view whose scale is known."""
+        """The scale, which must not be None."""
         assert self.scale is not None
         return self.scale
 
 
 class QdqTensors:
-    """Records for each variable of a network whether it is a view of an int8 value or a CPU result.
+    """Record of the int8 value or CPU result that each variable of a network stands for.
 
     Args:
         flat: flat view of the module.
-        blocks: block sizes of the accelerator. If they are None, concatenations and slices are
-            always copied.
+        blocks: block sizes of the accelerator. If None, concatenations and slices are always
+            copied.
 
     Attributes:
         flat: flat view of the module.
-        values: int8 values, CPU results and network inputs by name.
-        quantised: int8 values that the host computes by quantising an input: value name to input
-            name.
-        nodes: operators that the CPU computes.
-        host: names of values that no layer writes.
+        values: int8 values, CPU results and network inputs, by name.
+        quantised: int8 values that the host computes by quantising an input, as a mapping
+            from the name of the value to the name of the input.
+        nodes: the bindings that the CPU computes.
+        host: names of the values that no layer writes.
         errors: the error for each variable whose scale is not supported.
         holders: the variable that represents a value in CPU islands, by value name.
-        slices: values that are part of other values in memory; None without blocks.
+        slices: concatenations and slices that need no copy; None if `blocks` is None.
     """
 
     def __init__(self, flat: FlatGraph, blocks: Blocks | None = None) -> None:
@@ -107,7 +107,11 @@ class QdqTensors:
             self._views[param] = View(own.name, own.shape)
 
     def unique(self, name: str) -> str:
-        """Return a tensor name that is not taken yet, derived from `name`."""
+        """Return a tensor name that is not taken yet, and mark it as taken.
+
+        Args:
+            name: preferred name. If it is taken, a number is appended.
+        """
         free, count = name, 1
         while free in self._taken or not free:
             count += 1
@@ -116,17 +120,22 @@ class QdqTensors:
         return free
 
     def view(self, var: RelaxVar) -> View | None:
-        """Return the int8 value behind a variable, or None if there is none.
+        """Return the int8 value that a variable stands for, or None if there is none.
 
-        An integer variable equals this value, and a float variable is its dequantised form.
+        Args:
+            var: the variable. An integer variable equals the int8 value; a float variable is
+                dequantised from it.
         """
         return self._views.get(var)
 
     def real(self, var: RelaxVar) -> View | None:
-        """Return the int8 value of which a float variable is the dequantised form, or None.
+        """Return the int8 value from which a float variable is dequantised, or None.
+
+        Args:
+            var: the variable.
 
         Raises:
-            QuantisationError: its scale is only known at run time or is not supported.
+            QuantisationError: the scale is only known at run time or is not supported.
         """
         if var in self.errors:
             raise self.errors[var]
@@ -138,8 +147,8 @@ class QdqTensors:
 
         Args:
             name: name of the value. If it is taken, a number is appended.
-            shape: its shape.
-            scale: its scale; None if it is unknown.
+            shape: shape of the value.
+            scale: scale of the value; None if it is unknown.
         """
         value = Value(self.unique(name), shape, "int8", scale)
         self.values[value.name] = value
@@ -148,16 +157,19 @@ class QdqTensors:
         return value
 
     def bind(self, var: RelaxVar, view: View) -> None:
-        """Record that a variable is a view of an int8 value."""
+        """Record that a variable stands for an int8 value."""
         self._views[var] = view
 
     def owner_name(self, var: RelaxVar) -> str | None:
-        """Return the name of the value that a variable is or views; None for a constant."""
+        """Return the name of the value that a variable holds or views, or None for a constant."""
         view = self._views.get(var)
         return self._owners.get(var) or (None if view is None else view.value)
 
     def held_tensors(self) -> dict[RelaxVar, HeldTensor]:
-        """Return the int8 tensor that CPU islands read for each variable that is a view."""
+        """Return the int8 tensor that CPU islands read for each variable that is not stored itself.
+
+        These are the variables that stand for an int8 value, for example as its dequantised form.
+        """
         result = {}
         for var, view in self._views.items():
             holder = self.holders[view.value]
@@ -173,9 +185,9 @@ class QdqTensors:
 
         Args:
             var: the variable.
-            value: its expression.
+            value: expression of the variable.
             node: name of the source operator.
-            name: name for the tensor; by default that of the operator.
+            name: name of the tensor. By default, it is derived from the operator's name.
 
         Returns:
             The name of the tensor.
@@ -193,14 +205,14 @@ class QdqTensors:
     def integers(
         self, value: RelaxExpr, shape: Shape, scale: Scale | None, name: str, node: str = ""
     ) -> View:
-        """Register int8 data as the result of a CPU computation, and return a view of them.
+        """Register an int8 tensor as the result of a CPU computation, and return a view of it.
 
         Args:
-            value: expression of the data.
-            shape: their shape.
-            scale: their scale; None if it is unknown.
-            name: name for the tensor.
-            node: name of the source operator, "" for data that only a layer needs.
+            value: expression of the tensor.
+            shape: shape of the tensor.
+            scale: scale of the tensor; None if it is unknown.
+            name: name of the tensor.
+            node: name of the source operator; "" for a tensor that only a layer needs.
         """
         var = cpu_subgraphs.int8_variable(name, shape)
         name = self.compute_on_cpu(var, value, node, name)
@@ -215,20 +227,23 @@ class QdqTensors:
 
         Args:
             view: the other value.
-            move: returns the expression of the new value, given the variable of the other value.
+            move: function that returns the expression of the new value, given the variable of the
+                other value.
             shape: shape of the new value.
-            name: name for the new value.
+            name: name of the new value.
         """
         holder = self.holders[self.in_shape(view, view.shape, name).value]
         return self.integers(move(holder), shape, view.scale, name)
 
     def in_shape(self, view: View, shape: Shape, name: str = "") -> View:
-        """Return a value with the same elements in the same order, stored in the given shape.
+        """Return a value that is stored in the given shape, with its elements in the same order.
+
+        The CPU reshapes the value if necessary.
 
         Args:
             view: the value.
-            shape: the shape in which it has to be stored.
-            name: name for a new value, if the CPU has to reshape it.
+            shape: shape in which the value must be stored.
+            name: name of the reshaped value.
         """
         if self.values[view.value].shape == shape:
             return replace(view, shape=shape)
@@ -238,7 +253,7 @@ class QdqTensors:
         return self.integers(expression, shape, view.scale, name or f"{view.value}.reshaped")
 
     def _input_in_shape(self, view: View, shape: Shape) -> View:
-        """Return a view of an input that the host quantises, stored in another shape."""
+        """Return a view of a value that the host quantises and stores in another shape."""
         name, scale = f"{view.value}.reshaped", self.values[view.value].scale
         known = self.values.get(name)
         if known is None or known.shape != shape or name not in self.quantised:
@@ -249,7 +264,11 @@ class QdqTensors:
         return View(name, shape, view.scale)
 
     def add_plain(self, binding: Binding) -> None:
-        """Process a binding outside of layers: as a view if possible, otherwise on the CPU."""
+        """Process a binding that no layer computes.
+
+        The variable is recorded as a view of an int8 value if possible. Otherwise, the CPU computes
+        it.
+        """
         op, var = binding.op, binding.var
         if not binding.args and binding.op.endswith("Var"):
             self._alias(var, binding.value)
@@ -297,10 +316,10 @@ class QdqTensors:
             self.compute_on_cpu(var, binding.value, binding.node)
 
     def _process_quantised(self, binding: Binding, scale: Scale) -> None:
-        """Process a quantisation of a float tensor that no layer computes.
+        """Process the quantisation of a float tensor that no layer computes.
 
-        The host quantises the tensor if it is an input of the network. Otherwise the CPU computes
-        the tensor and its quantisation.
+        The host quantises the tensor if it is an input of the network. Otherwise, the CPU computes
+        the quantisation.
 
         Args:
             binding: the quantisation.
@@ -323,9 +342,9 @@ class QdqTensors:
         self._views[var] = View(name, binding.shape or (), scale)
 
     def _view_of_concatenation(self, binding: Binding) -> View | None:
-        """Return a concatenation or slice as a view of an existing value, if that needs no copy.
+        """Return the result of a concatenation or slice as a value that needs no copy.
 
-        Returns None if the data have to be copied.
+        Return None if the binding is another operator, or if the data have to be copied.
         """
         if self.slices is None or binding.op not in (CONCAT, SLICE) or not binding.shape:
             return None
@@ -354,9 +373,13 @@ class QdqTensors:
         return View(value.name, value.shape, scale)
 
     def side_by_side(self, views: Sequence[View], name: str) -> Value | None:
-        """Return a value whose channels are those of other values in order, if that needs no copy.
+        """Return a value that contains the channels of several values in order, without a copy.
 
-        The new value has no scale of its own. Returns None if the data have to be copied.
+        The new value has no scale of its own. Return None if the data would have to be copied.
+
+        Args:
+            views: the values, which must be images of equal shapes.
+            name: name of the new value.
         """
         values = [self.values[view.value] for view in views]
         shapes = [value.shape for value in values]
@@ -372,9 +395,9 @@ class QdqTensors:
         return whole
 
     def _parts(self, binding: Binding) -> tuple[dict[RelaxVar, RelaxExpr], Scale | None] | None:
-        """Return the int8 variables that replace a binding's operands, and their common scale.
+        """Return int8 variables that can replace a data movement's operands, and their scale.
 
-        Returns None if an operand is not int8 or if the scales differ.
+        Return None if an operand is not int8 or if the scales differ.
         """
         replaced: dict[RelaxVar, RelaxExpr] = {}
         scales = set()
@@ -393,15 +416,15 @@ class QdqTensors:
 
 
 def rows_and_channels(shape: Shape) -> tuple[int, int]:
-    """Return the number of rows and channels of a tensor whose last dimension is the channels."""
+    """Return the numbers of rows and channels of a tensor whose last dimension is the channels."""
     return math.prod(shape[:-1]), shape[-1]
 
 
 def is_kept(match: Match, names: Collection[str]) -> bool:
-    """Return whether a fused call contains an operator that the user keeps in float.
+    """Return whether a fused call contains an operator that the user wants to keep in float.
 
     Args:
-        match: the matched operators.
+        match: the matched operators of the call.
         names: names of the operators that stay in float.
     """
     return any(node in names for node in nodes_of(match))

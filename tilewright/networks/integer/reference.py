@@ -1,6 +1,6 @@
-"""Reference implementation of a layer in plain integer arithmetic.
+"""Reference implementation of accelerator layers in plain integer arithmetic.
 
-Every other implementation of a layer must give bit-identical results.
+All other implementations of a layer must give bit-identical results.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Array = NDArray[Any]
 
 
 def layer_reference(layer: Layer, values: Mapping[str, Array], block: int) -> Array:
-    """Compute the int8 output of one layer.
+    """Compute the int8 output of a layer.
 
     Args:
         layer: the layer.
-        values: arrays by value name, with at least the layer's inputs.
+        values: arrays by value name, which include the layer's inputs.
         block: number of channels per block of a packed image.
 
     Returns:
@@ -61,7 +61,7 @@ def sums_of(layer: Layer, values: Mapping[str, Array], block: int) -> Array:
 
     Args:
         layer: the layer.
-        values: arrays by value name.
+        values: arrays by value name, which include the layer's data.
         block: number of channels per block of a packed image.
 
     Returns:
@@ -98,7 +98,7 @@ def of_shortcut(
 
 
 def layer_data(layer: Layer, data: Array, block: int) -> Array:
-    """Convert the value that a layer reads to the data of its workload, of shape (n, c, h, w).
+    """Convert the value that a layer reads to the shape (n, c, h, w) of its workload.
 
     Args:
         layer: the layer.
@@ -123,12 +123,12 @@ def results_shape(layer: Layer) -> tuple[int, int, int, int]:
 
 
 def is_image(layer: Layer, data: Array) -> bool:
-    """Return whether a layer reads `data` as an image, and therefore writes an image."""
+    """Return whether a layer reads `data` as an image and therefore writes an image."""
     return is_image_of(layer, data.shape)
 
 
 def is_image_of(layer: Layer, shape: tuple[int, ...]) -> bool:
-    """Return whether a layer reads data of this shape as an image, not as rows × channels."""
+    """Return whether a layer reads data of this shape as an image instead of rows × channels."""
     w = layer.workload
     return w.operator != "dense" and (
         layer.unfold is not None or shape == (w.batch, w.in_channels, w.height, w.width)
@@ -136,7 +136,10 @@ def is_image_of(layer: Layer, shape: tuple[int, ...]) -> bool:
 
 
 def _as_image(values: Array, shape: tuple[int, int, int, int]) -> Array:
-    """Convert rows × channels to an image; row pixel · n + b becomes pixel (b, :, pixel, 0)."""
+    """Convert rows × channels to an image (n, c, h, w), padding missing rows with zeros.
+
+    Row `pixel · n + b` becomes pixel (b, :, pixel, 0), if w is 1.
+    """
     if values.shape == shape:
         return values
     n, c, h, w = shape
@@ -151,7 +154,8 @@ def _flatten_packed(image: Array, channels: int, block: int) -> Array:
 
     Args:
         image: array of shape (1, c, h, w).
-        channels: length of the result. The last block of channels is padded with zeros.
+        channels: length of the result, which includes the channels that pad the last block. They
+            are filled with zeros.
         block: number of channels per block.
 
     Returns:

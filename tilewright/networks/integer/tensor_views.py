@@ -1,4 +1,4 @@
-"""Find concatenations and slices that need no copy, because one tensor is part of another.
+"""Find concatenations and slices that need no copy, because one tensor is part of another tensor.
 
 In memory, the channel blocks of an image follow one another. Concatenating or slicing channels at
 block boundaries therefore only changes addresses.
@@ -21,11 +21,12 @@ Shape = tuple[int, ...]
 
 
 class Slices:
-    """Collects the tensors of a network that are part of other tensors in memory.
+    """Record of the tensors of a network that are part of other tensors in memory.
 
     Args:
-        values: all tensors by name. The caller adds to it during extraction.
-        host: names of tensors that no layer writes. The caller adds to it during extraction.
+        values: all tensors by name. The caller adds tensors during the extraction.
+        host: names of the tensors that no layer writes. The caller adds names during the
+            extraction.
         blocks: block sizes of the accelerator.
     """
 
@@ -37,14 +38,14 @@ class Slices:
         self._by: dict[str, list[ChannelSlice]] = {}
 
     def add_concatenation(self, whole: Value, parts: Iterable[str]) -> bool:
-        """Register a tensor as the concatenation of other tensors, if that needs no copy.
+        """Register a tensor as the concatenation of other tensors, if it needs no copy.
 
         Args:
             whole: the concatenated tensor.
-            parts: names of the tensors that it consists of, in the order of their channels.
+            parts: names of the tensors that are concatenated, in the order of their channels.
 
         Returns:
-            True if it was registered.
+            Whether the concatenation was registered.
         """
         names = tuple(parts)
         new, first = [], 0
@@ -55,22 +56,27 @@ class Slices:
         return self._note(new, whole, names)
 
     def add_range(self, part: Value, whole: str, first: int) -> bool:
-        """Register a tensor as a range of channels of another tensor, if that needs no copy.
+        """Register a tensor as a range of channels of another tensor, if it needs no copy.
 
         Args:
             part: the tensor.
             whole: name of the tensor that contains it.
-            first: index of its first channel in `whole`.
+            first: index of the range's first channel in `whole`.
 
         Returns:
-            True if it was registered.
+            Whether the range was registered.
         """
         return self._note([ChannelSlice(part.name, whole, first)], part, (whole,))
 
     def sources(self, names: Iterable[str]) -> set[str]:
-        """Return the tensors that have to be computed before the tensors in `names` exist.
+        """Return the computed tensors that are needed so that other tensors exist.
 
-        For a registered concatenation or slice, these are the tensors from which it is made.
+        Args:
+            names: names of the other tensors.
+
+        Returns:
+            The names, in which each registered concatenation or slice is replaced by the tensors of
+            which it consists.
         """
         result: set[str] = set()
         for name in names:
@@ -79,7 +85,11 @@ class Slices:
         return result
 
     def leading_to(self, read: Iterable[str]) -> tuple[ChannelSlice, ...]:
-        """Return the slices on which the tensors in `read` depend, directly or indirectly."""
+        """Return the registered slices on which tensors depend, directly or indirectly.
+
+        Args:
+            read: names of the tensors.
+        """
         wanted: set[str] = set()
         waiting = [name for name in read if name in self._made_of]
         while waiting:
@@ -90,15 +100,15 @@ class Slices:
         return tuple(item for name in self._made_of if name in wanted for item in self._by[name])
 
     def _note(self, new: list[ChannelSlice], made: Value, of: tuple[str, ...]) -> bool:
-        """Register a concatenation or slice, if all tensors can then still be placed in memory.
+        """Register a concatenation or slice if all tensors can then still be placed in memory.
 
         Args:
-            new: one entry per pair of tensors of which the first becomes part of the second.
+            new: one entry per pair of a tensor and the tensor that contains it.
             made: the tensor that the concatenation or slice writes.
-            of: names of the tensors that it reads.
+            of: names of the tensors that the concatenation or slice reads.
 
         Returns:
-            True if it was registered.
+            Whether it was registered.
         """
         if len(set(of)) < len(of) or self.sources(of) & set(self._host):
             return False
@@ -119,11 +129,12 @@ def fit(
 ) -> bool:  # fmt: skip
     """Return whether all tensors can be placed in memory as the slices require.
 
-    Each tensor needs one position at a block boundary, and tensors that layers write must not
+    Each tensor needs a single position at a block boundary, and tensors that layers write must not
     overlap.
 
     Args:
-        slices: for pairs of tensors, the channel at which the first one begins in the second one.
+        slices: pairs of a tensor and the tensor that contains it, with the channel at which it
+            begins.
         shapes: shape of each tensor, by name.
         written: names of the tensors that layers write.
         blocks: block sizes of the accelerator.
@@ -147,11 +158,11 @@ def channels_of(binding: Binding, shape: Shape) -> tuple[int, int] | None:
 
     Args:
         binding: the strided slice.
-        shape: shape of its operand.
+        shape: shape of the tensor that is sliced.
 
     Returns:
-        The first channel and the channel after the last one; None if the slice is not a contiguous
-        range of channels with constant bounds.
+        Index of the first channel and of the channel after the last one. None if the slice is not a
+        contiguous range of channels with constant bounds.
     """
     args: Sequence[RelaxExpr] = binding.value.args
     known = [_integers(arg) for arg in args[1:]]
@@ -168,7 +179,7 @@ def channels_of(binding: Binding, shape: Shape) -> tuple[int, int] | None:
 
 
 def _integers(numbers: RelaxExpr) -> list[int] | None:
-    """Return the values of a Relax tuple as a list, or None if a value is not constant."""
+    """Return the elements of a Relax tuple as a list, or None if an element is not constant."""
     integers = [_integer(field) for field in numbers.fields]
     known = [number for number in integers if number is not None]
     return known if len(known) == len(integers) else None
@@ -181,7 +192,11 @@ def _integer(value: RelaxExpr) -> int | None:
 
 
 def _differ_in_channels(part: Shape, whole: Shape, blocks: Blocks) -> bool:
-    """Return whether two shapes differ at most in the channels, whose blocks are contiguous."""
+    """Return whether two shapes differ at most in the number of channels.
+
+    The result is also False if the channel blocks of the larger tensor are not contiguous in
+    memory.
+    """
     axis = channel_axis(whole)
     if len(part) != len(whole) or (len(whole) == 4 and whole[0] > blocks.batch):
         return False

@@ -185,7 +185,10 @@ def _node_tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
 
 
 def node_reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the names of the tensors that a node reads, including outer tensors that its subgraphs read."""
+    """Yield the names of the tensors that a node reads.
+
+    These include the tensors of the outer graph that the node's subgraphs read.
+    """
     yield from (name for name in node.input if name)
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):

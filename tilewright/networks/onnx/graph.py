@@ -151,7 +151,7 @@ def static_shape(info: onnx.ValueInfoProto) -> Shape | None:
 
 
 def data_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """Return the graph's inputs without its initializers, which old exporters list as inputs, too."""
+    """Return the graph's inputs without initializers, which old exporters also list as inputs."""
     fixed = {tensor.name for tensor in model.graph.initializer}
     return [info for info in model.graph.input if info.name not in fixed]
 

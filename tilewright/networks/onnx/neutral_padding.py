@@ -178,7 +178,7 @@ class _Proof:
         return axes
 
     def constants(self, name: str) -> list[NDArray[Any]] | None:
-        """Return the values of a constant at each size, or None if the tensor is no constant with data."""
+        """Return a constant's values at each size, or None if the tensor has no constant data."""
         known = [tensors.get(name) for tensors in self.tensors]
         if any(tensor is None or is_stub(tensor) for tensor in known):
             return None

@@ -164,7 +164,7 @@ def _lift_constants(normal: NormalGraph) -> None:
 
 
 def _take_branches(normal: NormalGraph) -> None:
-    """Replace each If that has a constant condition by the operators of the branch that is taken."""
+    """Replace each If that has a constant condition by the operators of the taken branch."""
     tensors = normal.tensors()
     nodes: list[onnx.NodeProto] = []
     for node in normal.graph.node:
@@ -187,7 +187,10 @@ def _take_branches(normal: NormalGraph) -> None:
 def _inline_branch(
     normal: NormalGraph, node: onnx.NodeProto, branch: onnx.GraphProto
 ) -> list[onnx.NodeProto]:
-    """Return copies of a branch's operators, with tensor and operator names prefixed by the If's name."""
+    """Return copies of the operators of an If node's branch.
+
+    The names of the operators and of their tensors are prefixed with the name of the If node.
+    """
     local = {tensor.name for tensor in branch.initializer}
     local.update(name for inner in branch.node for name in inner.output if name)
     names = {name: f"{node.name}/{name}" for name in local}

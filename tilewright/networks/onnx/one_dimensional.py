@@ -54,7 +54,7 @@ def as_images(normal: NormalGraph) -> None:
 
 
 def _is_windowed(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> bool:
-    """Return whether a node is a one-dimensional convolution or pool that writes a single tensor."""
+    """Return whether a node is a one-dimensional convolution or pool with a single result."""
     index = WINDOWED.get(node.op_type, 0)
     known = len(shapes.get(node.input[0] if node.input else "", ())) == 3
     has_weights = not index or len(shapes.get(node.input[index], ())) == 3
@@ -125,7 +125,7 @@ class _ImageWriter:
         self._nodes.append(node)
 
     def _flatten(self, name: str) -> None:
-        """Write the conversion of an image to a sequence, unless the sequence is already available."""
+        """Write the conversion of an image to a sequence unless the sequence already exists."""
         if name in self._images and name not in self._flat:
             maker = self._makers[name].name
             self._move("Squeeze", self._images[name], name, maker)
@@ -193,7 +193,7 @@ class _ImageWriter:
         return self._images[name]
 
     def _constant(self, name: str) -> str:
-        """Return a constant that broadcasts with images as the original constant does with sequences."""
+        """Return the name of a constant reshaped to broadcast with images instead of sequences."""
         tensor = self._constants[name]
         if len(tensor.dims) < 2:
             return name
@@ -279,7 +279,7 @@ class _ImageWriter:
             self._append(node)
 
     def _is_reshape(self, node: onnx.NodeProto) -> bool:
-        """Return whether a reshaping operator gives the same result for a sequence and for its image."""
+        """Return whether a reshape gives the same result for a sequence and for its image."""
         if not node.input or node.input[0] not in self._images:
             return False
         if node.op_type == "Flatten":
@@ -330,7 +330,7 @@ LEAST_CHANNELS = 16
 
 
 def as_frame_products(normal: NormalGraph) -> None:
-    """Rewrite convolutions of a one-channel signal as matrix products of the signal's frames, in place.
+    """Rewrite convolutions of a one-channel signal as products of the signal's frames, in place.
 
     This applies to float32 convolutions with long kernels, at least `LEAST_CHANNELS` output
     channels and explicit padding.

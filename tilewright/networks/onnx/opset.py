@@ -89,7 +89,7 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
 
 
 def _infer_value_infos(model: onnx.ModelProto) -> Mapping[str, onnx.ValueInfoProto]:
-    """Return the types and shapes of the main graph's tensors by name, as shape inference finds them."""
+    """Infer the types and shapes of the main graph's tensors, by tensor name."""
     try:
         inferred = shape_inference.infer_shapes(without_weights(model))
     except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
@@ -151,7 +151,7 @@ class _Raiser:
     # attributes and inputs
 
     def _attribute(self, node: onnx.NodeProto, name: str, default: Any = None) -> Any:
-        """Remove an attribute from an operator and return its value, or `default` if it is missing."""
+        """Remove an attribute from an operator and return its value (default: `default`)."""
         for place, attribute in enumerate(node.attribute):
             if attribute.name == name:
                 value = helper.get_attribute_value(attribute)
@@ -266,7 +266,7 @@ class _Raiser:
         self._keep(node)
 
     def axes(self, node: onnx.NodeProto) -> None:
-        """Convert Squeeze, Unsqueeze and ReduceSum from opsets before 13, where axes were attributes."""
+        """Convert Squeeze, Unsqueeze and ReduceSum from opsets before 13 (axes as attributes)."""
         axes = self._attribute(node, "axes")
         if axes:
             node.input.append(self._integers(node, "axes", axes))
@@ -280,7 +280,7 @@ class _Raiser:
         self._keep(node)
 
     def softmax(self, node: onnx.NodeProto) -> None:
-        """Convert Softmax from opsets before 13, where it normalised over all axes from `axis` on."""
+        """Convert Softmax from opsets before 13, which normalised over all axes from `axis` on."""
         axis = self._attribute(node, "axis", 1)
         data, result = node.input[0], node.output[0]
         rank, shape = self._rank(data), self._shape(data)

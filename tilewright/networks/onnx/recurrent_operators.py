@@ -265,7 +265,7 @@ class RecurrentWriter:
         return self.constant(f"{name}", (len(values),), np.array(values, np.int64))
 
     def constant(self, name: str, shape: Shape, values: NDArray[np.generic] | None) -> str:
-        """Add a constant and return its full name, which begins with the name of the recurrent operator.
+        """Add a constant and return its full name, prefixed with the recurrent operator's name.
 
         Args:
             name: name of the constant, without the prefix.
@@ -435,7 +435,7 @@ OLDEST_OPSET = 13
 
 
 def unroll_recurrent(normal: NormalGraph) -> None:
-    """Replace every recurrent operator that can be unrolled by the operators of its steps, in place.
+    """Unroll recurrent operators in place into the operators of their steps, where possible.
 
     `obstacle` states which operators cannot be unrolled. Graphs with an opset below `OLDEST_OPSET`
     are not changed.
@@ -496,7 +496,7 @@ class _Unrolled:
         self._resets_after = bool(attributes_of(node).get("linear_before_reset"))
 
     def write(self) -> None:
-        """Write the operators of all directions and steps, and the outputs of the recurrent operator."""
+        """Write the operators of all directions and steps, and the recurrent operator's outputs."""
         data = self._node.input[0]
         states, cells, all_steps = [], [], []
         for place, name in enumerate(directions_of(self._node)):

@@ -134,7 +134,7 @@ def infer_types(model: onnx.ModelProto, *, follow_values: bool = False) -> onnx.
 
 
 def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of a model with functions inlined and with inputs in place of large constants."""
+    """Return a copy of a model with inlined functions and inputs in place of large constants."""
     if model.functions:
         model = inliner.inline_local_functions(model)
     copy = onnx.ModelProto(ir_version=model.ir_version)
@@ -241,7 +241,7 @@ class _Estimate:
     def _results(
         self, node: onnx.NodeProto, known: Mapping[str, _Known], asked: Container[str]
     ) -> dict[str, _Known]:
-        """Return the known properties of an operator's results: shapes, element types and small values.
+        """Return known properties of an operator's results: shapes, types and small values.
 
         Args:
             node: the operator.
@@ -316,7 +316,7 @@ class _Estimate:
         return arrays if small else None
 
     def _measure_shape(self, node: onnx.NodeProto, tensor: _Known) -> dict[str, NDArray[Any]]:
-        """Return the result of a Shape or Size operator, which depends only on the shape of its input."""
+        """Return the result of a Shape or Size operator, computed from its input's shape."""
         shape = np.array(tensor.shape, np.int64)
         bounds = {attribute.name: attribute.i for attribute in node.attribute}
         kept = shape[bounds.get("start", 0) : bounds.get("end", len(shape))]
@@ -324,7 +324,7 @@ class _Estimate:
         return {node.output[0]: kept if node.op_type == "Shape" else size}
 
     def _model_of(self, node: onnx.NodeProto, known: Mapping[str, _Known]) -> onnx.ModelProto:
-        """Return a model that contains only this operator. Inputs with known values become constants."""
+        """Return a model of only this operator. Inputs with known values become constants."""
         tensors, inputs = [], []
         for name in dict.fromkeys(filter(None, node.input)):
             tensor = known.get(name, _NOTHING)

@@ -87,7 +87,7 @@ class _Rewriter:
         self._used.update(self._constants)
 
     def rewrite_node(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Return the operators that replace a node, or the node itself if its form is not supported."""
+        """Return the operators that replace a node, or the node itself if it is not supported."""
         rules: dict[str, Callable[[onnx.NodeProto], list[onnx.NodeProto] | None]] = {
             "QLinearConv": self._conv,
             "QGemm": self._gemm,
@@ -202,7 +202,7 @@ class _Rewriter:
         self, op: str, node: onnx.NodeProto, triples: list[list[str]], out: tuple[str, str],
         axes: Mapping[int, int] | None = None, condition: str = "",
     ) -> list[onnx.NodeProto]:  # fmt: skip
-        """Return a float operator with a DequantizeLinear per operand and a QuantizeLinear after it.
+        """Return a float operator with a DequantizeLinear per operand and a final QuantizeLinear.
 
         Args:
             op: type of the float operator.
@@ -236,7 +236,10 @@ class _Rewriter:
         return nodes
 
     def _scalar(self, name: str) -> str:
-        """Return the name of a one-element constant as a scalar, so that it applies to the whole tensor."""
+        """Return the name of a scalar (shape ()) with the value of a one-element constant.
+
+        Other constants keep their name. A scalar scale applies to the whole tensor.
+        """
         tensor = self._constants.get(name)
         if tensor is None or not tensor.dims or self._has_many_values(name):
             return name
@@ -369,7 +372,7 @@ class _DynamicRewriter:
             self._normal.absorbed[name] = Absorbed(product, "scale of the product")
 
     def _scaled_product(self, node: onnx.NodeProto) -> _ScaledProduct | None:
-        """Match an integer product with the Cast and Mul after it; return None if its form is unknown."""
+        """Match an integer product with its Cast and Mul; return None for any other form."""
         cast = self._sole_reader(node.output[0], "Cast")
         scaled = None if cast is None else self._sole_reader(cast.output[0], "Mul")
         if cast is None or scaled is None or node.domain not in STANDARD_DOMAINS:
@@ -438,7 +441,7 @@ class _DynamicRewriter:
         return _Operand(weight.name, *names, axis if scales.ndim else None)
 
     def _values(self, name: str, shape: Sequence[int]) -> NDArray[Any] | None:
-        """Return a constant in shape () or (channels,), or None if it is unknown or has another shape."""
+        """Return a constant in shape () or (channels,), or None if it has neither shape."""
         tensor = self._tensors.get(name)
         if tensor is None or is_stub(tensor):
             return None

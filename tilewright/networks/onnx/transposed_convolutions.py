@@ -242,7 +242,7 @@ class _PixelWriter:
     def write_nodes(
         self, weight: onnx.TensorProto, bias: onnx.TensorProto | None
     ) -> list[onnx.NodeProto]:
-        """Return the operators that replace the transposed convolution. The last one writes its result."""
+        """Return the operators that replace the transposed convolution, in execution order."""
         up = self._up
         has_several_pixels = up.rows.stride * up.columns.stride > 1
         lines = []

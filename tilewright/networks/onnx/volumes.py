@@ -54,8 +54,9 @@ class Frames:
         return len(shape) == VOLUME and min(shape) > 0
 
     def frames_of(self, name: str) -> str:
-        """Convert volumes (n, c, d, h, w) to frames (n · d, c, h, w) and return the name of the frames.
+        """Convert volumes to frames, and return the name of the frames.
 
+        Volumes have the shape (n, c, d, h, w), and frames the shape (n · d, c, h, w).
         The conversion is written on first use.
         """
         if name not in self.framed:
@@ -65,7 +66,7 @@ class Frames:
         return self.framed[name]
 
     def make_whole(self, name: str) -> None:
-        """Write the conversion of frames to volumes, unless the tensor is already available as volumes."""
+        """Write the conversion of frames to volumes unless the volumes already exist."""
         if name in self.framed and name not in self._whole:
             n, c, d, h, w = self.shapes[name]
             apart = self.reshape(self.framed[name], f"{name}/depth", (n, d, c, h, w))
@@ -417,7 +418,7 @@ class _FrameWriter:
         self._frames.append(node)
 
     def _without_depth(self, name: str) -> str:
-        """Return a constant that broadcasts with frames as the original constant does with volumes."""
+        """Return the name of a constant reshaped to broadcast with frames instead of volumes."""
         if len(self._constants[name].dims) < 3:
             return name
         return self._frames.derive_constant(name, "frames", lambda v: v.squeeze(-3))

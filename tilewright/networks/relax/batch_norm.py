@@ -1,9 +1,10 @@
-"""Folds BatchNorm into the preceding convolution or product, for all file formats.
+"""Fold each BatchNorm into the preceding convolution or matrix product.
 
-The folded weights and bias are w' = w·γ/√(σ²+ε) and b' = (b − μ)·γ/√(σ²+ε) + β (Jacob et al., CVPR
-2018, eq. 14). They are computed in float64 and rounded once; if the weights are parameters of the
-module, the module computes them. Subsequent multiplications and additions with constants per
-channel, as in Caffe models, are folded as well.
+This works on Relax modules, so it applies to models of all file formats. The folded weights and
+bias are w' = w·γ/√(σ²+ε) and b' = (b − μ)·γ/√(σ²+ε) + β (Jacob et al., CVPR 2018, eq. 14).
+Constants are folded in float64 and rounded once. If the weights are parameters of the module, the
+module computes the folded weights when it runs. Multiplications and additions of per-channel
+constants after a BatchNorm, as in Caffe models, are folded as well.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ _Value: TypeAlias = Array | RelaxExpr
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """A BatchNorm to fold.
+    """A BatchNorm that can be folded, with the operators around it.
 
     Attributes:
-        head: the convolution or product before it.
-        bias: the addition of a constant between them, if there is one.
+        head: the convolution or matrix product before the BatchNorm.
+        bias: the addition of a constant between the two, or None.
         norm: the BatchNorm.
-        item: the result of the BatchNorm, an item of its tuple.
-        behind: subsequent multiplications and additions with constants per channel.
+        item: the binding that takes the result out of the tuple that the BatchNorm returns.
+        behind: the multiplications and additions of per-channel constants after the BatchNorm.
     """
 
     head: Binding
@@ -49,19 +50,26 @@ class Fold:
 
     @property
     def result(self) -> Binding:
-        """The binding that other operators read."""
+        """The last binding, whose variable other operators read."""
         return (self.item, *self.behind)[-1]
 
     @property
     def removed_bindings(self) -> tuple[Binding, ...]:
-        """The bindings that are removed."""
+        """The bindings that folding removes from the graph."""
         return self.norm, *(self.item, *self.behind)[:-1]
 
 
 def fold_batch_norm(flat: FlatGraph) -> FlatGraph:
-    """Fold each BatchNorm whose only input is the result of a convolution or product.
+    """Fold each BatchNorm that directly follows a convolution or matrix product.
 
-    Each one becomes the addition of a constant per channel, and keeps its name and its variable.
+    The result of the convolution must have no other reader. An addition of a per-channel constant
+    takes the place of the BatchNorm, and keeps its source operator's name and its variable.
+
+    Args:
+        flat: the graph.
+
+    Returns:
+        The changed graph, or `flat` itself if there is nothing to fold.
     """
     bindings = [
         fold for b in flat.bindings if b.op == NORM and (fold := _fold(flat, b)) is not None
@@ -103,7 +111,7 @@ def _fold(flat: FlatGraph, norm: Binding) -> Fold | None:
 
 
 def _following_bindings(flat: FlatGraph, last: Binding) -> Iterator[Binding]:
-    """Yield subsequent multiplications and additions with constants per channel.
+    """Yield the multiplications and additions of per-channel constants that follow a binding.
 
     The sequence ends where a result has several readers.
     """
@@ -130,13 +138,13 @@ def _adds_constant(flat: FlatGraph, binding: Binding) -> bool:
 
 
 def _computing_binding(flat: FlatGraph, reader: Binding, value: RelaxExpr) -> Binding | None:
-    """Return the binding that computes a value, if `reader` is the only reader; otherwise None."""
+    """Return the binding that computes a value, or None if `reader` is not its only reader."""
     binding = flat.by_var.get(value)
     return binding if binding is not None and flat.sole_user(value) is reader else None
 
 
 def _is_foldable(flat: FlatGraph, head: Binding) -> bool:
-    """Return whether a binding has constant, unquantised weights in a known layout."""
+    """Return whether a binding is a product with constant float weights in a known layout."""
     if head.op not in (*CONVOLUTIONS, MATMUL):
         return False
     weight = head.args[1]
@@ -149,9 +157,9 @@ def _is_foldable(flat: FlatGraph, head: Binding) -> bool:
 
 
 class _Folded:
-    """New values of the variables that folding one BatchNorm changes.
+    """New values of the variables that change when one BatchNorm is folded.
 
-    Each value is created when the rewriting reaches its place in the graph.
+    The graph is rewritten in order, and each value is created at the position of its variable.
 
     Args:
         builder: builder of the new function.
@@ -207,12 +215,12 @@ class _Folded:
         return relax.op.add(data, self._expression(self._per_channel(self._sum)))
 
     def _per_channel(self, value: _Value) -> _Value:
-        """Reshape a value of shape (channels,) so that it broadcasts to the result of the head."""
+        """Reshape a value of shape (channels,) so that it broadcasts with the product's result."""
         rank = len(self._fold.head.shape or ())
         return self._compute("reshape", value, (1, -1, *[1] * (rank - 2)))
 
     def _compute(self, operation: str, *operands: _Value) -> _Value:
-        """Compute with NumPy if all operands are known, otherwise with a binding of the graph."""
+        """Apply an operation to constants with NumPy, or to other operands as a binding."""
         if not any(isinstance(operand, relax.Expr) for operand in operands):
             return getattr(np, operation)(*operands)
         return self._builder.emit(getattr(relax.op, operation)(*map(self._expression, operands)))

@@ -1,4 +1,4 @@
-"""Bindings of a Relax function, each with its readers and its source operator."""
+"""A flat view of a Relax function: its bindings, with their readers and source operators."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tilewright.core.tvm_types import IRModule, RelaxBinding, RelaxExpr, RelaxTy
 
 @dataclass(frozen=True, eq=False)
 class Binding:
-    """A binding `var = op(args)`.
+    """A binding `var = op(args)` of a Relax function.
 
     Attributes:
         var: the variable.
         value: the bound expression.
-        op: name of the called operator, or of the type of the expression.
-        args: arguments of the call.
-        node: name of the source operator that it belongs to; "" if unknown.
+        op: name of the called operator. If the expression is not a call, name of its Python class.
+        args: arguments of the call; empty if the expression is not a call.
+        node: name of the operator of the source model to which the binding belongs; "" if unknown.
     """
 
     var: RelaxVar
@@ -32,21 +32,23 @@ class Binding:
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """The static shape of the result, or None if it has none."""
+        """The static shape of the result, or None if it is not a tensor of known shape."""
         return shape_of(self.var)
 
 
 @dataclass
 class FlatGraph:
-    """The bindings of a module's function `main`, in order. Variables are compared by identity.
+    """The bindings of a module's function `main`, in execution order.
+
+    Dictionaries and sets of variables compare variables by identity.
 
     Attributes:
         module: the module.
         bindings: the bindings.
-        data: the parameters that change with each run; all other parameters are weights.
-        by_var: binding of each variable.
-        users: bindings that read each variable.
-        constants: variables that depend only on weights.
+        data: the parameters that change with each run. All other parameters are weights.
+        by_var: the binding of each variable.
+        users: the bindings that read each variable. A binding that reads it twice occurs twice.
+        constants: the variables that depend only on weights.
     """
 
     module: IRModule
@@ -79,7 +81,7 @@ class FlatGraph:
         return value in self.constants and value not in self.by_var
 
     def sole_user(self, var: RelaxVar) -> Binding | None:
-        """Return the binding that reads `var`, or None if there is not exactly one read."""
+        """Return the binding that reads `var`, or None unless `var` is read exactly once."""
         readers = self.users.get(var, [])
         return readers[0] if len(readers) == 1 else None
 
@@ -87,13 +89,14 @@ class FlatGraph:
 def flatten(
     module: IRModule, data: Iterable[RelaxVar], owners: Mapping[RelaxVar, str]
 ) -> FlatGraph:
-    """Return the flat view of a module's function `main`.
+    """Create the flat view of a module's function `main`.
 
     Args:
         module: the module.
         data: the parameters that change with each run.
-        owners: name of the source operator, by its last variable. The bindings before that
-            variable, back to the previous such variable, belong to the same operator.
+        owners: name of each source operator, by the last variable that the operator binds. All
+            bindings between this variable and the last variable of the previous operator belong to
+            the same operator.
     """
     raw = [b for block in module["main"].body.blocks for b in block.bindings]
     names = _spread(raw, owners)
@@ -107,9 +110,12 @@ def flatten(
 
 
 def dynamic_nodes(flat: FlatGraph) -> tuple[str, ...]:
-    """Return the names of the operators at which tensors get a shape that depends on values.
+    """Return the names of the operators at which shapes start to depend on tensor values.
 
-    In a chain of such operators, only the first one is returned.
+    Operators whose inputs already have such a shape are left out.
+
+    Args:
+        flat: the graph.
     """
     dynamic: set[RelaxVar] = set()
     names: dict[str, None] = {}
@@ -123,7 +129,7 @@ def dynamic_nodes(flat: FlatGraph) -> tuple[str, ...]:
 
 
 def _is_static(ty: RelaxType) -> bool:
-    """Return whether a type contains no tensor of unknown shape."""
+    """Return whether all tensors in a type have known shapes."""
     if isinstance(ty, relax.TupleType):
         return all(map(_is_static, ty.fields))
     shape = getattr(ty, "shape", None)
@@ -134,7 +140,14 @@ def _is_static(ty: RelaxType) -> bool:
 
 
 def shape_of(value: RelaxExpr) -> tuple[int, ...] | None:
-    """Return the static shape of a tensor, or None if it has none."""
+    """Return the static shape of a tensor.
+
+    Args:
+        value: expression of the tensor.
+
+    Returns:
+        The shape, or None if a size is unknown or the value is not a tensor.
+    """
     shape = getattr(value.ty, "shape", None)
     if shape is None or not hasattr(shape, "values"):
         return None
@@ -147,12 +160,13 @@ def shape_of(value: RelaxExpr) -> tuple[int, ...] | None:
 
 
 def is_per_channel(whole: tuple[int, ...] | None, shape: tuple[int, ...] | None, axis: int) -> bool:
-    """Return whether a shape broadcasts to `whole` along all dimensions except the channels.
+    """Return whether a tensor has one element, or one element per channel of another tensor.
 
     Args:
-        whole: shape of the whole tensor.
-        shape: shape of the tensor to broadcast.
-        axis: index of the channel dimension.
+        whole: shape of the other tensor, or None if it is unknown.
+        shape: shape of the tensor, or None if it is unknown. It is aligned with `whole` as in
+            broadcasting.
+        axis: index of the channel dimension in `whole`.
     """
     if shape is None or whole is None or len(shape) > len(whole):
         return False
@@ -171,7 +185,7 @@ def _spread(raw: Sequence[RelaxBinding], owners: Mapping[RelaxVar, str]) -> list
 
 
 def variables(value: RelaxExpr) -> Iterator[RelaxVar]:
-    """Yield the variables that an expression reads, one entry per use."""
+    """Yield the variables that an expression reads, once per read."""
     if isinstance(value, relax.Var):
         yield value
     elif isinstance(value, Call):

@@ -1,4 +1,4 @@
-"""Evaluation of expressions that depend only on weights, in NumPy.
+"""Evaluate expressions that depend only on weights, with NumPy.
 
 Only the few operators that occur between the constants of a quantised model and their readers are
 supported.
@@ -16,15 +16,15 @@ from tilewright.networks.relax.bindings import Binding, FlatGraph
 
 
 def value_of(flat: FlatGraph, value: RelaxExpr) -> Array | None:
-    """Return the value of a constant expression. Real numbers are float64.
+    """Return the value of a constant expression.
 
     Args:
         flat: the graph.
         value: the expression.
 
     Returns:
-        Array with the shape of the expression. None if the expression changes with each run or uses
-        an unsupported operator.
+        Array with the shape of the expression; float32 values are returned as float64. None if the
+        expression changes with each run or uses an unsupported operator.
     """
     if isinstance(value, GenericConst):
         array: Array = value.value.numpy()
@@ -40,7 +40,14 @@ def value_of(flat: FlatGraph, value: RelaxExpr) -> Array | None:
 def integers_of(flat: FlatGraph, value: RelaxExpr) -> tuple[Array, Binding] | None:
     """Return the integers of a dequantised constant, and the binding that dequantises them.
 
-    The array has the shape of `value`. The result is None for any other expression.
+    Args:
+        flat: the graph.
+        value: the constant after dequantisation. Reshapes and permutations in between are applied
+            to the integers.
+
+    Returns:
+        The integers, as an array with the shape of `value`, and the binding. None for any other
+        expression.
     """
     binding = flat.by_var.get(value)
     if binding is None or not binding.args:
@@ -58,8 +65,11 @@ def along_channels(flat: FlatGraph, value: RelaxExpr, values: Array) -> Array:
 
     Args:
         flat: the graph.
-        value: expression of a constant that `integers_of` accepts.
+        value: the constant, an expression for which `integers_of` returns a result.
         values: one value per scale, array of shape (scales,).
+
+    Returns:
+        Array with the shape of `value`.
     """
     binding = flat.by_var[value]
     if binding.op == "relax.dequantize":
@@ -80,7 +90,7 @@ def _quantise(binding: Binding, x: Array, scale: Array, zero: Array) -> Array:
 
 
 def _align_scales(binding: Binding, values: Array) -> Array:
-    """Reshape scales so that they broadcast along the axis of a quantisation."""
+    """Reshape one value per scale so that it broadcasts along the axis of the quantisation."""
     rank = len(binding.shape or ())
     if values.size == 1 or rank == 0:
         return values.reshape(())

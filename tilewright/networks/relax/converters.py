@@ -1,10 +1,15 @@
-"""Converters for ONNX operators that TVM's importer lacks or translates in an unsuitable form.
+"""Convert ONNX operators that TVM's importer lacks or converts to an unsuitable form.
 
-BatchNormalization is bound to the one result that inference has (TVM: all three, without a name).
-Clip becomes `relax.clip` and Einsum becomes `relax.einsum` (TVM: TIR calls, which patterns cannot
-match). Gather never reads memory outside its tensor. The integer operators of the ONNX standard and
-of onnxruntime become the dequantise–compute–quantise form that QDQ models have, which is exact
-while sums stay below 2²⁴.
+The important differences are:
+
+- BatchNormalization gives the single result that it has in inference. TVM's converter returns all
+  three results of training, without names.
+- Clip becomes `relax.clip`, and Einsum becomes `relax.einsum`. TVM's converters emit calls of
+  TensorIR functions, which patterns cannot match.
+- Gather never reads memory outside its tensor.
+- The integer operators of the ONNX standard and of onnxruntime become a dequantisation, a float
+  operator and a quantisation, as in QDQ models (models with explicit QuantizeLinear and
+  DequantizeLinear). This form is exact as long as sums stay below 2²⁴.
 """
 
 from __future__ import annotations
@@ -28,8 +33,8 @@ Converter = Callable[[BlockBuilder, Inputs, OnnxAttributes], RelaxExpr | None]
 def _clip(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr:
     """Convert Clip to `relax.clip` if its bounds are constant, otherwise to maximum and minimum.
 
-    TVM's own converter emits TIR calls. If the lower bound is above the upper bound, the result is
-    the upper bound.
+    TVM's own converter emits calls of TensorIR functions. If the lower bound is above the upper
+    bound, the result is the upper bound, as in ONNX.
     """
     given = [inputs[i] if len(inputs) > i else None for i in (1, 2)]
     numbers = [
@@ -52,17 +57,20 @@ def _clip(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr:
 
 
 def _constant_number(bound: RelaxExpr | None, otherwise: float) -> float | None:
-    """Return the number in a constant, `otherwise` if there is no bound, or None if computed."""
+    """Return the value of a bound.
+
+    The result is `otherwise` if there is no bound, and None if the bound is computed at run time.
+    """
     if bound is None:
         return otherwise
     return float(bound.value.numpy().item()) if isinstance(bound, GenericConst) else None
 
 
 def _softplus(bb: BlockBuilder, inputs: Inputs, _: OnnxAttributes) -> RelaxExpr:
-    """Compute max(x, 0) + log(1 + u) with u = exp(-|x|).
+    """Convert Softplus to max(x, 0) + log(1 + u) with u = exp(−|x|).
 
-    TVM's own converter gives 0 below -16, where 1 + u rounds to 1. The logarithm is computed as
-    log(w) u / (w - 1) for the rounded sum w, which loses no digits of u.
+    TVM's own converter gives 0 below −16, where 1 + u rounds to 1. Here, with w for the rounded sum
+    1 + u, the logarithm is computed as log(w) · u / (w − 1). This form loses no digits of u.
     """
     (x,) = inputs
     dtype = str(x.ty.dtype)
@@ -75,10 +83,7 @@ def _softplus(bb: BlockBuilder, inputs: Inputs, _: OnnxAttributes) -> RelaxExpr:
 
 
 def _batch_norm(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr | None:
-    """Convert BatchNormalization for inference.
-
-    Returns None, to use TVM's converter, in training mode.
-    """
+    """Convert BatchNormalization for inference; return None in training mode."""
     if attrs.get("training_mode", 0):
         return None
     norm = relax.op.nn.batch_norm(
@@ -101,9 +106,10 @@ def _quantise(bb: BlockBuilder, x: RelaxExpr, scale: RelaxExpr, zero: RelaxExpr)
 
 
 def _dynamic_quantise(bb: BlockBuilder, inputs: Inputs, _: OnnxAttributes) -> RelaxExpr:
-    """Quantise to uint8 with the scale and zero point that cover 0 and all values.
+    """Convert DynamicQuantizeLinear, which quantises to uint8.
 
-    If all values are 0, the scale is 1 as in onnxruntime; TVM's own converter gives NaN.
+    The scale and the zero point cover 0 and all values. If all values are 0, the scale is 1 as in
+    onnxruntime; TVM's own converter gives NaN.
     """
     (x,) = inputs
     zero = relax.const(0.0, "float32")
@@ -209,18 +215,19 @@ def _q_global_average_pool(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttribut
 
 
 def _einsum(_: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr:
-    """Convert Einsum to an operator that can be counted and matched.
+    """Convert Einsum to `relax.einsum`, which can be matched and whose operations can be counted.
 
-    TVM's own converter emits a TIR call.
+    TVM's own converter emits a call of a TensorIR function.
     """
     return relax.op.einsum(list(inputs), attrs["equation"].decode())
 
 
 def _gather(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr | None:
-    """Convert Gather without handling of negative indices, which `input_checks` has replaced.
+    """Convert Gather, assuming that the indices are not negative.
 
-    TVM's own converter would count negative indices from the end again. Returns None, to use TVM's
-    converter, for shapes and constants.
+    `input_checks` has already replaced negative indices, and TVM's own converter would handle them
+    again. Return None, so that TVM's converter is used, if an input is a shape, if all inputs are
+    constant, or if the shape of the data is unknown.
     """
     data, indices = inputs[:2]
     shape, axis = shape_of(data), attrs.get("axis", 0)
@@ -232,9 +239,10 @@ def _gather(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExp
 
 
 def _one_hot(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr | None:
-    """Convert OneHot with the type of its values; TVM's own converter gives float64 or int64.
+    """Convert OneHot to a tensor with the type of its values.
 
-    Returns None, to use TVM's converter, if the depth or the values are not constant.
+    TVM's own converter always gives float64 or int64. Return None, so that TVM's converter is used,
+    if the depth or the values are not constant.
     """
     indices, depth, values = inputs
     if not isinstance(depth, GenericConst) or not isinstance(values, GenericConst):
@@ -250,10 +258,10 @@ def _one_hot(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxEx
 
 
 def _split(_: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr | None:
-    """Convert Split into a number of parts, of which the last may be shorter.
+    """Convert a Split into a given number of parts, the last of which may be shorter.
 
-    TVM's own converter requires equal parts. Returns None, to use TVM's converter, if the lengths
-    of the parts are given.
+    TVM's own converter requires equal parts. Return None, so that TVM's converter is used, if the
+    lengths of the parts are given.
     """
     count, shape = attrs.get("num_outputs"), shape_of(inputs[0])
     if not count or not shape or (len(inputs) > 1 and inputs[1] is not None):
@@ -265,10 +273,10 @@ def _split(_: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr 
 
 
 def _div(bb: BlockBuilder, inputs: Inputs, _: OnnxAttributes) -> RelaxExpr | None:
-    """Convert the division of signed integers.
+    """Convert a division of signed integers so that no operands crash the process.
 
-    The smallest integer divided by -1 would crash the process; here the result is the smallest
-    integer itself, as in NumPy. Returns None, to use TVM's converter, for other types.
+    The smallest integer divided by −1 would crash. Here, the result is the smallest integer itself,
+    as in NumPy. Return None, so that TVM's converter is used, for other types.
     """
     if not _are_signed(inputs):
         return None
@@ -278,7 +286,7 @@ def _div(bb: BlockBuilder, inputs: Inputs, _: OnnxAttributes) -> RelaxExpr | Non
 
 
 def _mod(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr | None:
-    """Convert the remainder of signed integers, with the same protection as `_div`."""
+    """Convert the remainder of signed integers, with the protection against crashes of `_div`."""
     if not _are_signed(inputs):
         return None
     by_minus_one, divisor = _without_minus_one(bb, inputs[1])
@@ -297,7 +305,7 @@ def _are_signed(inputs: Inputs) -> bool:
 
 
 def _without_minus_one(bb: BlockBuilder, divisor: RelaxExpr) -> tuple[RelaxExpr, RelaxExpr]:
-    """Return a mask of the divisors that are -1, and the divisor with 1 in their place."""
+    """Return a mask of the elements that are −1, and the divisor with 1 in their place."""
     dtype = str(divisor.ty.dtype)
     result = bb.emit(relax.op.equal(divisor, relax.const(-1, dtype)))
     return result, bb.emit(relax.op.where(result, relax.const(1, dtype), divisor))

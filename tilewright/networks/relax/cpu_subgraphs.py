@@ -1,4 +1,4 @@
-"""Compiles and runs CPU islands: operators between an accelerator's layers, as Relax functions."""
+"""Compile and run CPU islands (operators between an accelerator's layers) as Relax functions."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class CpuNode:
 
     Attributes:
         var: the variable.
-        value: the expression.
-        node: name of the source operator.
+        value: the bound expression.
+        node: name of the operator in the source model.
         value_name: name of the tensor.
     """
 
@@ -52,14 +52,15 @@ class CpuNode:
 
 @dataclass(frozen=True)
 class HeldTensor:
-    """An int8 tensor from which a variable of the network can be computed.
+    """An int8 tensor from which the value of a network variable can be computed.
 
     Attributes:
         holder: the int8 tensor.
         shape: shape of the variable.
-        scale: quantisation of the tensor if the variable is its dequantised float; None if the
-            variable is an integer.
-        dtype: type of an integer variable; "uint8" means that 128 is added.
+        scale: quantisation of the tensor if the variable is the dequantised float32 tensor; None if
+            the variable is an integer tensor.
+        dtype: type of an integer variable. If it is "uint8", the variable equals the int8 tensor
+            plus 128.
     """
 
     holder: RelaxExpr
@@ -69,23 +70,28 @@ class HeldTensor:
 
 
 def int8_variable(name: str, shape: Sequence[int]) -> RelaxVar:
-    """Return a new variable for an int8 tensor."""
+    """Return a new Relax variable for an int8 tensor.
+
+    Args:
+        name: name of the variable.
+        shape: shape of the tensor.
+    """
     return relax.Var(name, relax.TensorType(tuple(shape), "int8"))
 
 
 def reshape_tensor(holder: RelaxExpr, shape: Sequence[int]) -> RelaxExpr:
-    """Return the expression that reshapes a tensor."""
+    """Return an expression that reshapes a tensor."""
     return relax.op.reshape(holder, tuple(shape))
 
 
 def transposed(holder: RelaxExpr) -> RelaxExpr:
-    """Return the expression that exchanges the last two axes of a tensor."""
+    """Return an expression that exchanges the last two axes of a tensor."""
     rank = len(holder.ty.shape)
     return relax.op.permute_dims(holder, [*range(rank - 2), rank - 1, rank - 2])
 
 
 def select_part(holder: RelaxExpr, index: int) -> RelaxExpr:
-    """Return the expression that selects one index of a tensor's first axis and removes the axis.
+    """Return an expression that selects one index along a tensor's first axis and removes the axis.
 
     Args:
         holder: the tensor.
@@ -95,16 +101,21 @@ def select_part(holder: RelaxExpr, index: int) -> RelaxExpr:
 
 
 def stack_tensors(holders: Sequence[RelaxExpr], shape: Sequence[int]) -> RelaxExpr:
-    """Return the expression that concatenates tensors of one shape and reshapes the result."""
+    """Return an expression that concatenates tensors along axis 0 and reshapes the result.
+
+    Args:
+        holders: the tensors, which have equal shapes.
+        shape: shape of the result.
+    """
     return relax.op.reshape(relax.op.concat(list(holders), axis=0), tuple(shape))
 
 
 def redirect_move(value: RelaxExpr, replaced: Mapping[RelaxVar, RelaxExpr]) -> RelaxExpr:
-    """Return a data-movement call that reads other expressions in place of some variables.
+    """Return a copy of a data-movement call in which some variables are replaced.
 
     Args:
         value: the call.
-        replaced: the expression to read instead, by variable.
+        replaced: the expression that the call reads instead, by variable.
     """
     return relax.Call(value.op, [_replace(arg, replaced) for arg in value.args], value.attrs)
 
@@ -116,32 +127,42 @@ def _replace(arg: RelaxExpr, replaced: Mapping[RelaxVar, RelaxExpr]) -> RelaxExp
 
 
 def quantise_tensor(real: RelaxExpr, scale: Scale) -> RelaxExpr:
-    """Return the expression that quantises a float tensor to int8."""
+    """Return an expression that quantises a float32 tensor to int8.
+
+    Args:
+        real: the float32 tensor.
+        scale: step and zero point of the int8 tensor.
+    """
     return relax.op.quantize(real, *_constants(scale), axis=-1, out_dtype="int8")
 
 
 def dequantise_tensor(integers: RelaxExpr, scale: Scale) -> RelaxExpr:
-    """Return the expression that converts an int8 tensor to float32."""
+    """Return an expression that converts an int8 tensor to float32.
+
+    Args:
+        integers: the int8 tensor.
+        scale: step and zero point of the int8 tensor.
+    """
     return relax.op.dequantize(integers, *_constants(scale), axis=-1, out_dtype="float32")
 
 
 def as_uint8(integers: RelaxExpr, emit: Callable[[RelaxExpr], RelaxExpr]) -> RelaxExpr:
-    """Return the expression that converts int8 to uint8 by adding 128.
+    """Return an expression that converts int8 to uint8 by adding 128.
 
     Args:
         integers: the int8 tensor.
-        emit: binds intermediate expressions.
+        emit: function that binds an intermediate expression to a variable and returns the variable.
     """
     wide = emit(relax.op.astype(integers, "int16"))
     return relax.op.astype(emit(relax.op.add(wide, relax.const(128, "int16"))), "uint8")
 
 
 def as_int8(integers: RelaxExpr, emit: Callable[[RelaxExpr], RelaxExpr]) -> RelaxExpr:
-    """Return the expression that converts uint8 to int8 by subtracting 128.
+    """Return an expression that converts uint8 to int8 by subtracting 128.
 
     Args:
         integers: the uint8 tensor.
-        emit: binds intermediate expressions.
+        emit: function that binds an intermediate expression to a variable and returns the variable.
     """
     wide = emit(relax.op.astype(integers, "int16"))
     return relax.op.astype(emit(relax.op.subtract(wide, relax.const(128, "int16"))), "int8")
@@ -165,10 +186,11 @@ def function_of(
 
     Args:
         flat: the graph.
-        nodes: bindings that the island computes.
-        inputs: variables that are parameters of the function.
+        nodes: the bindings that the island computes, in execution order.
+        inputs: variables that become parameters of the function.
         outputs: variables whose values the function returns as a tuple.
-        held: how to compute a variable that is neither an input nor computed by `nodes`.
+        held: for a variable that is neither an input nor computed by `nodes`, the int8 tensor from
+            which its value is computed.
     """
     builder = relax.BlockBuilder()
     known = set(inputs)
@@ -200,9 +222,9 @@ def function_of(
 
 
 def _called_functions(nodes: Sequence[CpuNode], flat: FlatGraph) -> list[GlobalVar]:
-    """Return the functions of the module that an island or constants in it call.
+    """Return the TensorIR functions of the module that an island, or a constant in it, calls.
 
-    These are operators that TVM's importer writes in TIR.
+    TVM's importer writes such functions for some operators.
     """
     result: dict[str, GlobalVar] = {}
     waiting, seen = [node.value for node in nodes], set()
@@ -234,11 +256,11 @@ def _emit(builder: BlockBuilder, var: RelaxVar, value: RelaxExpr) -> None:
 
 
 class Library:
-    """Compiled islands, which are called by name.
+    """A compiled library of islands, which are called by name.
 
     Args:
         executable: the compiled islands.
-        regions: regions that the islands call in onnxruntime.
+        regions: the parts of the network that the islands run in onnxruntime, or None.
     """
 
     def __init__(self, executable: VMExecutable, regions: RegionCalls | None = None) -> None:
@@ -248,11 +270,13 @@ class Library:
 
     @classmethod
     def load(cls, path: Path, regions: RegionCalls | None = None) -> Library:
-        """Load a compiled library. This runs code from the file, so the file must be trusted.
+        """Load a compiled library from a file.
+
+        Loading executes code from the file, so the file must be trusted.
 
         Args:
-            path: the shared library.
-            regions: regions that the islands call in onnxruntime.
+            path: path of the shared library.
+            regions: the parts of the network that the islands run in onnxruntime, or None.
         """
         return cls(tvm.runtime.load_module(str(path)), regions)
 
@@ -261,10 +285,10 @@ class Library:
 
         Args:
             name: name of the island.
-            arrays: its inputs in order, with the shapes and types of the island's parameters.
+            arrays: inputs of the island, with the shapes and types of its parameters.
 
         Returns:
-            The outputs of the island in order.
+            The outputs of the island, in order.
 
         Raises:
             InputError: an index lies outside its tensor, or an integer is divided by zero.
@@ -280,10 +304,10 @@ class Library:
 
 
 def compiled(functions: Mapping[str, RelaxFunction]) -> VMExecutable:
-    """Compile functions for this machine's CPU. Exceptions of TVM are passed on.
+    """Compile islands for this machine's CPU. Exceptions of TVM are not caught.
 
     Args:
-        functions: Relax functions by name.
+        functions: the Relax functions of the islands, by name.
     """
     from tilewright.networks.relax.nan_propagation import propagating_nan
 
@@ -298,7 +322,11 @@ def compiled(functions: Mapping[str, RelaxFunction]) -> VMExecutable:
 
 
 def compiles(functions: Mapping[str, RelaxFunction]) -> bool:
-    """Return whether `compiled` succeeds for the functions."""
+    """Return whether TVM can compile the given Relax functions.
+
+    Args:
+        functions: the functions, by name.
+    """
     try:
         compiled(functions)
     except Exception:
@@ -307,7 +335,7 @@ def compiles(functions: Mapping[str, RelaxFunction]) -> bool:
 
 
 def _module(functions: Mapping[str, RelaxFunction]) -> IRModule:
-    """Return a module with the islands by name and the functions that they call."""
+    """Return a module that contains the islands and the TensorIR functions that they call."""
     called: dict[GlobalVar, PrimFunc | RelaxFunction] = {}
     for function in functions.values():
         called.update((function.attrs or {}).get(CALLED) or {})

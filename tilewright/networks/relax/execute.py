@@ -1,4 +1,4 @@
-"""Compiles a Relax module for the CPU, runs it, and finds operators that TVM cannot compile."""
+"""Compile a Relax module for the CPU, run it, and find operators that TVM cannot compile."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from tilewright.networks.relax.failures import plain_message
 
 
 class CompiledModule:
-    """A module without open weights, compiled with LLVM for this machine.
+    """A module that is compiled with LLVM for this machine.
 
     Args:
-        module: the module; its function `main` is run.
+        module: the module, whose function `main` is run. All weights must be constants, so that the
+            parameters of `main` are the network's inputs.
         inputs: names of the inputs, in the order of the parameters.
         outputs: names of the outputs.
-        regions: regions that the module calls in onnxruntime.
+        regions: the parts of the network that the module runs in onnxruntime.
 
     Raises:
         ImportFailedError: TVM cannot compile the module.
@@ -63,7 +64,8 @@ class CompiledModule:
             Arrays by output name.
 
         Raises:
-            InputError: an input does not fit, or the network cannot run on the values.
+            InputError: an input is missing or unknown, has the wrong shape or type, or has values
+                on which the network cannot run.
         """
         if set(inputs) != set(self.inputs):
             raise InputError(
@@ -97,7 +99,11 @@ class CompiledModule:
 
 
 def first_uncompilable(functions: Mapping[str, RelaxFunction]) -> str | None:
-    """Return the name of the first function that TVM cannot compile by itself, or None."""
+    """Return the name of the first function that TVM cannot compile, or None if there is none.
+
+    Args:
+        functions: the functions, by name. Each function is compiled by itself.
+    """
     return next(
         (name for name, function in functions.items() if not compiles({name: function})), None
     )
@@ -106,7 +112,12 @@ def first_uncompilable(functions: Mapping[str, RelaxFunction]) -> str | None:
 def uncompilable_variable(function: RelaxFunction) -> str | None:
     """Return the name of the first variable whose expression TVM cannot compile by itself.
 
-    The result is None if each expression compiles, even if the whole function does not.
+    Args:
+        function: the function that contains the variables.
+
+    Returns:
+        The name of the variable. None if TVM can compile each expression, even if it cannot compile
+        the whole function.
     """
     binding = _uncompilable(function)
     return None if binding is None else str(binding.var.name)
@@ -115,7 +126,12 @@ def uncompilable_variable(function: RelaxFunction) -> str | None:
 def uncompilable_nodes(flat: FlatGraph) -> tuple[str, ...]:
     """Return the source operator of the first expression that TVM cannot compile by itself.
 
-    The result is empty if each expression compiles.
+    Args:
+        flat: the network.
+
+    Returns:
+        The name of the operator in a tuple. The tuple is empty if TVM can compile each expression,
+        or if the operator is unknown.
     """
     binding = _uncompilable(flat.module["main"])
     node = "" if binding is None else flat.by_var[binding.var].node
@@ -123,9 +139,13 @@ def uncompilable_nodes(flat: FlatGraph) -> tuple[str, ...]:
 
 
 def uncompilable_operator(function: RelaxFunction) -> str:
-    """Return the first operator that TVM cannot compile by itself, as a part of a message.
+    """Return a part of an error message that names the first operator that TVM cannot compile.
 
-    An example is ", operator topk". The result is "" if each operator compiles.
+    Args:
+        function: the function that contains the operator.
+
+    Returns:
+        A text such as ", operator topk". It is "" if TVM can compile each operator by itself.
     """
     binding = _uncompilable(function)
     if binding is None or not isinstance(binding.value, relax.Call):
@@ -155,9 +175,10 @@ def _bindings(function: RelaxFunction) -> Iterator[RelaxBinding]:
 def _single_expression_function(
     binding: RelaxBinding, constants: Sequence[RelaxBinding]
 ) -> RelaxFunction:
-    """Return a function that computes one expression from the variables that it reads.
+    """Return a function that computes a single expression.
 
-    Constants that it reads are computed inside the function.
+    The variables that the expression reads become parameters of the function. Constants are
+    computed inside the function.
     """
     known = {constant.var for constant in constants}
     read = [var for var in dict.fromkeys(variables(binding.value)) if var not in known]

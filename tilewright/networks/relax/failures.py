@@ -1,8 +1,8 @@
-"""Explains failures of TVM's importer in terms of the model.
+"""Explain failures of TVM's importer in terms of the model.
 
-Messages of TVM often refer to its implementation (`object of type 'Call' has no len()`). They are
-repeated only if they are plain English. Otherwise, the cause is determined from the operator
-itself.
+Messages of TVM often refer to its implementation (`object of type 'Call' has no len()`). A message
+is shown to the user only if it is plain English. Otherwise, the cause is determined from the
+operator itself.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ INNER_WORDS = re.compile(
 
 
 def explanation(model: onnx.ModelProto, name: str, error: Exception) -> str:
-    """Return a message with the cause and the next step for a failed import.
+    """Return an error message that states the cause of a failed import and the next step.
 
     Args:
         model: the model.
-        name: name of the operator at which the import stopped; "" before the first one.
+        name: name of the operator at which the import stopped; "" if it stopped before the first
+            operator.
         error: the exception of TVM's importer.
     """
     node = next((node for node in model.graph.node if node.name == name and name), None)
@@ -59,14 +60,18 @@ def explanation(model: onnx.ModelProto, name: str, error: Exception) -> str:
 
 
 def plain_message(error: Exception) -> str:
-    """Return the message of an exception if it is plain English, otherwise ""."""
+    """Return the message of an exception if it is plain English, or "" otherwise.
+
+    Args:
+        error: an exception that TVM raised.
+    """
     said = last_line(error).strip().rstrip(".;: ")
     sentence = len(said.split()) > 2 and len(said) < 250 and said[0].isalpha()
     return said if sentence and not INNER_WORDS.search(said) else ""
 
 
 def _contradiction(model: onnx.ModelProto, node: onnx.NodeProto) -> str:
-    """Return what ONNX's shape inference reports about an operator; "" if nothing is wrong."""
+    """Return the error of ONNX's shape inference for an operator, or "" if there is none."""
     try:
         onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
     except onnx.shape_inference.InferenceError as error:
@@ -114,7 +119,7 @@ def _input_name(node: onnx.NodeProto, place: int) -> str:
 
 
 def _form(node: onnx.NodeProto) -> str:
-    """Describe how an operator is used: number of inputs and outputs, and attributes."""
+    """Describe the form of an operator: the number of inputs and outputs, and the attributes."""
     inputs = sum(1 for name in node.input if name)
     attributes = ", ".join(attribute.name for attribute in node.attribute) or "no attributes"
     outputs = f", {len(node.output)} outputs" if len(node.output) > 1 else ""

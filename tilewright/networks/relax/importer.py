@@ -1,6 +1,6 @@
-"""Imports ONNX models to Relax and records the source operator of every binding.
+"""Import ONNX models to Relax, and record the source operator of every binding.
 
-`networks.relax.converters` supplements TVM's importer.
+The converters in `networks.relax.converters` supplement and replace those of TVM's importer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ def import_onnx(model: onnx.ModelProto, inputs: Sequence[str]) -> FlatGraph:
 
     Args:
         model: the model.
-        inputs: names of the inputs that change with each run; other graph inputs are weights.
+        inputs: names of the inputs that change with each run. Other graph inputs are weights.
+
+    Returns:
+        The flat view of the Relax module.
 
     Raises:
         OperatorImportError: an operator cannot be imported.
@@ -54,7 +57,16 @@ def import_onnx(model: onnx.ModelProto, inputs: Sequence[str]) -> FlatGraph:
 
 
 def _region_results(graph: onnx.GraphProto) -> dict[str, list[tuple[Shape, str]]]:
-    """Return the shape and element type of each result of each region, by the region's name."""
+    """Return the shape and element type of each result of each onnxruntime region.
+
+    A region is a part of the graph that onnxruntime runs. It is a single node here.
+
+    Returns:
+        List of (shape, dtype name) by the name of the region.
+
+    Raises:
+        OperatorImportError: the shape of a result is not static.
+    """
     infos = {info.name: info for info in (*graph.value_info, *graph.output)}
     results: dict[str, list[tuple[Shape, str]]] = {}
     for node in graph.node:
@@ -72,7 +84,16 @@ def _region_results(graph: onnx.GraphProto) -> dict[str, list[tuple[Shape, str]]
 
 
 class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
-    """TVM's importer, extended so that the result of each operator is bound to a variable."""
+    """TVM's importer, extended so that each operator's result is bound to a variable.
+
+    Args:
+        written: (shape, dtype name) of each result of each onnxruntime region, by the region's
+            name.
+
+    Attributes:
+        owners: name of the source operator, by variable.
+        node: name of the operator that is being converted.
+    """
 
     def __init__(self, written: Mapping[str, Sequence[tuple[Shape, str]]]) -> None:
         super().__init__({}, "float32", sanitize=False)
@@ -84,13 +105,13 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         return self._nodes[tensor]
 
     def close(self) -> None:
-        """End the block that a failed operator left open; TVM would print a warning otherwise."""
+        """Close the block that a failed operator left open, so that TVM prints no warning."""
         if self.node:
             with contextlib.suppress(Exception):
                 self.bb._end_block()
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
-        """Do nothing, because the partition leaves unsupported operators to onnxruntime."""
+        """Do nothing. Unsupported operators have already been assigned to onnxruntime."""
 
     def _convert_operator(
         self, op_name: str, inputs: MutableSequence[RelaxExpr], attrs: OnnxAttributes, opset: int
@@ -118,7 +139,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         return self._bound(result)
 
     def _region(self, number: int, inputs: Inputs) -> RelaxExpr:
-        """Return the call of the function that runs a region and writes tensors of known types."""
+        """Return a call of the external function that runs a region in onnxruntime."""
         types = [relax.TensorType(shape, dtype) for shape, dtype in self._written[self.node]]
         name = FUNCTION.format(number)
         return relax.call_dps_packed(
@@ -131,7 +152,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         return bound
 
     def _unpack_tuple(self, result: RelaxExpr) -> RelaxExpr:
-        """Bind each field of a call's tuple to a variable of the operator."""
+        """Bind each field of a tuple result to a variable, and return a tuple of the variables."""
         whole = self.bb.emit(result, name_hint=self.node)
         fields = [
             self.bb.emit(relax.TupleGetItem(whole, place)) for place in range(len(result.ty.fields))
@@ -142,7 +163,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def _suppress_output() -> Iterator[None]:
-    """Suppress the output and warnings of TVM's importer, because relevant problems are raised."""
+    """Suppress the output and the warnings of TVM's importer; real errors are raised anyway."""
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

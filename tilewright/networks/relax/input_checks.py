@@ -1,8 +1,9 @@
-"""Run-time checks of integers on which compiled code would fail: indices and divisors.
+"""Add run-time checks of integer inputs on which compiled code would fail: indices and divisors.
 
 Compiled code reads and writes wherever an index points, and an integer division by zero ends the
-process. Each index and divisor that is computed at run time is therefore passed through a function
-that raises an error where onnxruntime raises one. Constants are checked when the model is imported.
+process. Therefore, each index and each divisor that is computed at run time is passed through a
+function that raises an error in the cases in which onnxruntime raises an error. Constants are
+checked when the model is imported.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ Limits = Sequence[int]
 
 
 class _Cells(Protocol):
-    """A buffer of TVM's IR builder. Setting an element appends the statement that stores it."""
+    """A buffer of TVM's IR builder. Setting an element emits the statement that stores it."""
 
     def __getitem__(self, place: Expression, /) -> Expression: ...
     def __setitem__(self, place: Expression, value: Expression, /) -> None: ...
@@ -52,9 +53,9 @@ def checked_inputs(
     inputs: MutableSequence[RelaxExpr],
     attributes: OnnxAttributes,
 ) -> MutableSequence[RelaxExpr]:
-    """Return the inputs of an ONNX operator, with its indices or divisor replaced by checked ones.
+    """Return an ONNX operator's inputs, with checked copies of its indices or its divisor.
 
-    Negative indices are replaced by the corresponding non-negative ones.
+    In the checked copies, negative indices are replaced by the equivalent non-negative indices.
 
     Args:
         bb: block builder of the importer.
@@ -64,7 +65,7 @@ def checked_inputs(
         attributes: attributes of the operator.
 
     Raises:
-        ValueError: a constant index or divisor is out of range.
+        ValueError: a constant index is out of range, or a constant integer divisor is zero.
     """
     given = copy(inputs)  # TVM's kind of list has None for inputs that are left out
     if operator in ("Div", "Mod") and len(given) == 2 and _is_integer(given[1]):
@@ -87,7 +88,7 @@ def _along_axis(inputs: Sequence[RelaxExpr], attributes: OnnxAttributes) -> Limi
 
 
 def _coordinates(inputs: Sequence[RelaxExpr], attributes: OnnxAttributes) -> Limits | None:
-    """Return the sizes of the axes that the last axis of the indices refers to."""
+    """Return the sizes of the axes to which the elements along the indices' last axis refer."""
     shape, places = shape_of(inputs[0]), shape_of(inputs[1])
     if not shape or not places:
         return None
@@ -174,9 +175,15 @@ def _copy_by_steps(
     write: Callable[[_Cells, _Cells, Expression], None],
     name: str,
 ) -> RelaxExpr:
-    """Return a copy of a tensor, written by `write(source, result, i)` for each step `i`.
+    """Return a copy of a tensor that is written in steps of several elements.
 
-    A step comprises `step` consecutive elements.
+    Args:
+        bb: block builder of the importer.
+        value: the tensor.
+        step: number of consecutive elements per step.
+        write: function of the source buffer, the result buffer and the number of a step. It emits
+            the statements that write this step.
+        name: name of the function that makes the copy.
     """
     shape, dtype = shape_of(value) or (), str(value.ty.dtype)
     if not shape:

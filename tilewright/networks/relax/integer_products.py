@@ -1,4 +1,8 @@
-"""Analysis of products of quantised tensors: their integers and the operations on their results."""
+"""Find the integers behind products of quantised tensors, and the operations on their results.
+
+In a QDQ model, a convolution or dense layer reads dequantised int8 or uint8 tensors. A kernel can
+read these integers directly.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ _MOVES = ("relax.permute_dims", "relax.reshape", "relax.expand_dims", "relax.squ
 
 
 class IntegerWeights(NamedTuple):
-    """Quantised weights of a product.
+    """Quantised weights of a convolution or dense layer.
 
     Attributes:
         numbers: weights minus their zero points, int16 array of shape (o, c / groups, kh, kw) or
@@ -42,10 +46,15 @@ class IntegerWeights(NamedTuple):
 
 
 def dequantisation(flat: FlatGraph, value: RelaxExpr) -> Binding | None:
-    """Return the binding that dequantises a value from an int8 or uint8 tensor, or None.
+    """Return the binding that dequantises a value from an int8 or uint8 activation.
 
-    The tensor must change with each run and have a single scale and zero point. The value may be
-    reshaped after the dequantisation.
+    Args:
+        flat: the graph.
+        value: the value, which may be reshaped after the dequantisation.
+
+    Returns:
+        The binding. None if the value is not dequantised, if the integers are constant, or if they
+        have several scales or zero points.
     """
     binding = flat.by_var.get(value)
     while binding is not None and binding.op in RESHAPES:
@@ -58,27 +67,37 @@ def dequantisation(flat: FlatGraph, value: RelaxExpr) -> Binding | None:
 
 
 def integer_tensor(flat: FlatGraph, value: RelaxExpr) -> RelaxVar | None:
-    """Return the integer tensor from which a value is dequantised, or None.
+    """Return the integer tensor from which a value is dequantised.
 
-    The scale and the zero point must be known.
+    Args:
+        flat: the graph.
+        value: the value, which may be reshaped after the dequantisation.
+
+    Returns:
+        Variable of the int8 or uint8 tensor. None if there is no such tensor (see
+        `dequantisation`), or if its scale or zero point is only known at run time.
     """
     binding = dequantisation(flat, value)
     return binding.args[0] if binding is not None and is_known(binding) else None
 
 
 def is_known(dequantised: Binding) -> bool:
-    """Return whether the scale and the zero point of a dequantisation are known before the run."""
+    """Return whether the scale and the zero point of a dequantisation are constants."""
     return all(getattr(arg, "value", None) is not None for arg in dequantised.args[1:3])
 
 
 def weight_scale(flat: FlatGraph, anchor: Binding) -> NDArray[np.float64] | None:
-    """Return the weight scales of a convolution or dense layer with symmetric quantisation.
+    """Return the weight scales of a layer whose weights are quantised symmetrically.
 
     The weights must be int8 with zero point 0 or uint8 with zero point 128, and have at most one
-    scale per output channel. The weights themselves need not be known.
+    scale per output channel. The values of the weights need not be known.
+
+    Args:
+        flat: the graph.
+        anchor: the convolution or matrix product.
 
     Returns:
-        Float array of shape (o,), or None for other layers.
+        float64 array of shape (o,), or None for other layers.
     """
     value = anchor.args[1]
     binding = flat.by_var.get(value)
@@ -97,7 +116,15 @@ def weight_scale(flat: FlatGraph, anchor: Binding) -> NDArray[np.float64] | None
 
 
 def integer_weights(flat: FlatGraph, anchor: Binding) -> IntegerWeights | None:
-    """Return the integer weights of a product, or None if `weight_scale` returns None."""
+    """Return the integer weights of a layer.
+
+    Args:
+        flat: the graph.
+        anchor: the convolution or matrix product.
+
+    Returns:
+        The weights. None if `weight_scale` returns None, or if the values are not known.
+    """
     integers, scale = integers_of(flat, anchor.args[1]), weight_scale(flat, anchor)
     if integers is None or scale is None:
         return None
@@ -106,11 +133,11 @@ def integer_weights(flat: FlatGraph, anchor: Binding) -> IntegerWeights | None:
 
 
 def further_links(flat: FlatGraph, match: Match) -> tuple[Link, ...]:
-    """Return the operations after a match that a kernel can compute in its epilogue.
+    """Return the operations after a match that a kernel can also compute in its epilogue.
 
-    The match must end with integers. The operations then dequantise these integers, optionally add
-    an earlier integer tensor, optionally clip, and quantise again. This may happen repeatedly, but
-    at most one addition is allowed in total.
+    The match must end with a quantisation. The further operations dequantise these integers,
+    optionally add an integer tensor that was computed earlier, optionally clip, and quantise again.
+    This sequence may occur several times, but with at most one addition in total.
 
     Args:
         flat: the graph.
@@ -134,7 +161,7 @@ def _requantising_links(flat: FlatGraph, written: Binding, may_add: bool) -> lis
         may_add: whether an addition is allowed.
 
     Returns:
-        The operations in order; empty if other operations follow the integers.
+        The operations in order. The sequence is empty if other operations read the integers.
     """
     read = flat.sole_user(written.var)
     if read is None or read.op != DEQUANTISE or not _same_scale(written, read):
@@ -163,9 +190,9 @@ def _same_scale(written: Binding, read: Binding) -> bool:
 
 
 def _is_before(flat: FlatGraph, tensor: RelaxVar | None, var: RelaxVar) -> bool:
-    """Return whether a tensor exists before a variable is bound.
+    """Return whether an integer tensor is computed before a variable.
 
-    When two products are added, the later one computes the addition.
+    If the results of two products are added, the later product computes the addition.
     """
     if tensor is None:
         return False
@@ -178,7 +205,12 @@ def _is_before(flat: FlatGraph, tensor: RelaxVar | None, var: RelaxVar) -> bool:
 
 
 def _of_channels(values: Array, axis: int) -> NDArray[np.float64] | None:
-    """Return one value per channel, or None if values differ along another axis."""
+    """Return one value per channel, or None if the values differ along another axis.
+
+    Args:
+        values: values with the shape of the weights.
+        axis: index of the channel axis.
+    """
     channels = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
     same = bool((channels == channels[:, :1]).all())
     return np.array(channels[:, 0], np.float64) if same else None

@@ -1,11 +1,12 @@
-"""Makes each maximum and minimum in the functions that TVM generates propagate NaN.
+"""Make each maximum and minimum in the functions that TVM generates propagate NaN.
 
 TVM's maximum is `a > b ? a : b`, which is `b` if either operand is NaN. So `max(0, x)` is NaN if x
-is NaN, but `max(x, 0)` is 0. Both compile to a single machine instruction, so this module puts
-constants first. The maximum of two computed operands needs one more comparison.
+is NaN, but `max(x, 0)` is 0. Both compile to a single machine instruction, so this module moves
+constants to the first operand. The maximum of two computed operands needs one more comparison.
 
 In TVM, a maximum reduction starts with the smallest finite number, which is larger than −∞. Here,
-it starts with −∞ (a minimum with ∞), and the padding of a pooling layer is changed in the same way.
+it starts with −∞ (a minimum starts with ∞), and the padding of a pooling layer is changed in the
+same way.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ _FINITE = float(np.finfo(np.float32).max)
 
 
 def keep_nan(first: Expression, second: Expression, choose: Combiner = tirx.Max) -> Expression:
-    """Return the maximum or minimum of two floats, which is NaN if either one is NaN.
+    """Build the maximum or minimum of two floats, which is NaN if either operand is NaN.
 
     Args:
-        first: operand that is evaluated three times; pass the cheaper one.
+        first: operand that is evaluated three times. Pass the operand that is cheaper to compute.
         second: the other operand.
         choose: `tirx.Max` or `tirx.Min`.
     """
@@ -46,16 +47,16 @@ def keep_nan(first: Expression, second: Expression, choose: Combiner = tirx.Max)
 
 
 def is_number(value: Expression) -> Condition:
-    """Return the condition that a float is not NaN.
+    """Build the condition that a float is not NaN.
 
-    TVM simplifies `x == x` to true and `x != x` to false, and does not vectorise `isnan`. It keeps
-    `x <= x`, which becomes one vector comparison.
+    The condition is `x <= x`, which TVM keeps and which becomes one vector comparison. TVM would
+    simplify `x == x` to true and `x != x` to false, and does not vectorise `isnan`.
     """
     return tirx.LE(value, value)
 
 
 def are_numbers(values: list[Expression]) -> Condition:
-    """Return the condition that none of several floats is NaN.
+    """Build the condition that none of several floats is NaN.
 
     LLVM merges pairs of tests into one comparison.
     """
@@ -63,10 +64,14 @@ def are_numbers(values: list[Expression]) -> Condition:
 
 
 def chosen_with_nan(value: Expression) -> tuple[Expression, Expression, Combiner] | None:
-    """Return the parts of an expression that `keep_nan` created, or None for other expressions.
+    """Match an expression that `keep_nan` created.
+
+    Args:
+        value: the expression.
 
     Returns:
-        The first operand, the second operand, and the class (`tirx.Max` or `tirx.Min`).
+        The first operand, the second operand, and the class (`tirx.Max` or `tirx.Min`). None for
+        other expressions.
     """
     if not isinstance(value, tirx.Select):
         return None
@@ -81,10 +86,10 @@ def chosen_with_nan(value: Expression) -> tuple[Expression, Expression, Combiner
 
 
 def propagating_nan(*kept: str) -> Pass:
-    """Return a pass that makes the TIR functions of a module propagate NaN.
+    """Return a pass that makes the TensorIR functions of a module propagate NaN.
 
     Args:
-        kept: attributes of functions that are not changed, in addition to `NAN_SAFE`.
+        *kept: attributes of functions that the pass does not change, in addition to `NAN_SAFE`.
     """
 
     def run(module: IRModule, _: object) -> IRModule:
@@ -115,13 +120,14 @@ def _ordered(value: BinaryOperation) -> Expression:
         return value
     if isinstance(second, tirx.FloatImm):
         return type(value)(second, first)
+    # `keep_nan` evaluates its first operand three times, and a load is cheap to repeat.
     if isinstance(second, TensorLoad) and not isinstance(first, TensorLoad):
         first, second = second, first
     return keep_nan(first, second, type(value))
 
 
 def _equal(value: BinaryOperation) -> Expression:
-    """Replace `x == x` for floats, a test for NaN, by a comparison that TVM does not simplify."""
+    """Replace `x == x` for floats (a test for NaN) by a comparison that TVM does not simplify."""
     is_float = str(value.a.ty.dtype).startswith("float")
     return is_number(value.a) if is_float and _same(value.a, value.b) else value
 
@@ -129,7 +135,7 @@ def _equal(value: BinaryOperation) -> Expression:
 def _unequal(value: BinaryOperation) -> Expression:
     """Replace `a != b` for floats by an expression that is true if an operand is NaN.
 
-    In TVM's code, the comparison would be false then.
+    Without the replacement, the code that TVM generates gives false for NaN.
     """
     if not str(value.a.ty.dtype).startswith("float"):
         return value
@@ -143,9 +149,9 @@ def _same(first: Expression, second: Expression) -> bool:
 
 
 def _is_nan(value: BinaryOperation) -> Condition:
-    """Return the condition that a float is NaN, based on its bits.
+    """Build the condition that a float is NaN, from the bits of the float.
 
-    TVM rewrites `not x <= x` to `x < x`, and lowers `isnan` to `x != x`, which is false for NaN.
+    TVM rewrites `not x <= x` to `x < x`, and lowers `isnan` to `x != x`. Both are false for NaN.
     """
     floats = str(value.ty.dtype)
     integers = floats.replace("float", "int")
@@ -155,7 +161,7 @@ def _is_nan(value: BinaryOperation) -> Condition:
 
 
 def _reduces(body: Statement) -> bool:
-    """Return whether a statement updates a buffer with its maximum or minimum with a new value."""
+    """Return whether a statement reduces to a maximum or minimum by updating a buffer element."""
     results: list[BufferStore] = []
     tvm_ffi.structural_walk(body, (tirx.BufferStore, results.append))
     for store in results:
@@ -167,7 +173,7 @@ def _reduces(body: Statement) -> bool:
 
 
 def _unbounded(value: FloatConstant) -> Expression:
-    """Replace the largest finite float, which starts or pads a reduction, by infinity."""
+    """Replace the largest finite float32, which starts or pads a reduction, by infinity."""
     number = float(value.value)
     if str(value.ty.dtype) != "float32" or abs(number) != _FINITE:
         return value

@@ -1,6 +1,7 @@
-"""Finds chains of operators that can be fused: an anchor, followed by steps of an epilogue.
+"""Find chains of operators that can be fused.
 
-`targets.steps` defines the steps.
+A chain starts with an anchor, such as a convolution or a pool. The operators after it become steps
+of the anchor's epilogue, for example a bias or a ReLU. `targets.steps` defines the steps.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ if two chains could contain the same operator."""
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """A fused operation in a chain.
+    """An operation in a chain, which is fused into the anchor.
 
     Attributes:
         binding: the operation.
-        position: index of the argument that is the result of the chain so far.
-        kind: kind of the step.
+        position: index of the argument through which the operation reads the result of the chain so
+            far.
+        kind: kind of the epilogue step.
     """
 
     binding: Binding
@@ -56,9 +58,9 @@ class Match:
     """An anchor and the chain of operations that are fused into it.
 
     Attributes:
-        operator: what the anchor computes.
+        operator: kind of operator that the anchor computes.
         anchor: binding of the anchor.
-        chain: the fused operations in order.
+        chain: the fused operations, in order.
     """
 
     operator: CallOperator
@@ -67,7 +69,7 @@ class Match:
 
     @property
     def links(self) -> tuple[Link, ...]:
-        """The chain, preceded by the anchor if the anchor is itself a step."""
+        """All epilogue steps, beginning with the anchor if the anchor is itself a step."""
         own = own_kind(self.anchor)
         return self.chain if own is None else (Link(self.anchor, 0, own), *self.chain)
 
@@ -91,9 +93,15 @@ Signature = tuple[tuple[str, int], ...]
 
 
 def own_kind(anchor: Binding) -> StepKind | None:
-    """Return the kind of step that an anchor is itself, or None.
+    """Return the step kind of an anchor that is itself an epilogue step.
 
-    Sums, activations and requantisations that stand alone are such anchors.
+    Such anchors are additions, activations and requantisations that do not follow another anchor.
+
+    Args:
+        anchor: binding of the anchor.
+
+    Returns:
+        The kind of the step, or None for other anchors, such as convolutions.
     """
     kinds: Mapping[str, StepKind] = {
         ADD: "add", RELU: "relu", CLIP: "clip", QUANTISE: "quantise"
@@ -102,10 +110,17 @@ def own_kind(anchor: Binding) -> StepKind | None:
 
 
 def matches(flat: FlatGraph) -> list[Match]:
-    """Return every anchor with its chain, in execution order. Chains do not overlap.
+    """Find every anchor of a network with its chain of fused operations.
 
-    If chains compete for an operator, products have priority over pooling, and pooling over
-    operators that can stand alone. Among equal operators, the longest chain has priority.
+    Chains do not overlap. If several chains could contain an operator, products have priority over
+    pooling, and pooling has priority over anchors that are steps themselves. Among anchors of the
+    same kind, the longest chain has priority.
+
+    Args:
+        flat: the graph.
+
+    Returns:
+        The matches, in execution order.
     """
     order = list(BEHIND)
     candidates = [
@@ -133,9 +148,15 @@ def matches(flat: FlatGraph) -> list[Match]:
 
 
 def anchor_kind(flat: FlatGraph, binding: Binding) -> CallOperator | None:
-    """Return what an anchor computes, or None if a binding is not an anchor.
+    """Return the kind of operator that an anchor computes.
 
-    The data of an anchor must change with each run.
+    Args:
+        flat: the graph.
+        binding: the candidate.
+
+    Returns:
+        The kind, or None if the binding is not an anchor. An anchor is an operator at which a chain
+        can start, and whose data change with each run.
     """
     if binding.shape is None or not binding.args or flat.is_constant(binding.args[0]):
         return None
@@ -173,9 +194,10 @@ def _product(flat: FlatGraph, binding: Binding) -> CallOperator | None:
 
 
 def _pool(binding: Binding) -> CallOperator | None:
-    """Return the kind of a pooling operator that is supported, or None.
+    """Return the kind of a pooling operator, or None if the operator is not supported.
 
-    Supported are windows over NCHW images without dilation that lie within the padded image.
+    Supported operators have windows over NCHW images, without dilation. The windows of an average
+    pool must lie within the padded image.
     """
     shape, attrs = shape_of(binding.args[0]), binding.value.attrs
     if shape is None or len(shape) != 4:
@@ -198,11 +220,12 @@ class Window:
     """The window of a pooling operator.
 
     Attributes:
-        kernel: height and width.
+        kernel: height and width of the window.
         strides: vertical and horizontal stride.
         padding: padding at the top, left, bottom and right. If the output size is rounded up, the
-            bottom and right padding is as large as the last window needs.
-        count_include_pad: padding counts in an average.
+            bottom and right padding includes the pixels that the last window reads beyond the
+            image.
+        count_include_pad: whether an average counts the pixels of the padding.
     """
 
     kernel: tuple[int, int]
@@ -212,7 +235,11 @@ class Window:
 
 
 def window(binding: Binding) -> Window:
-    """Return the window of a pooling operator that is an anchor."""
+    """Return the window of a pooling operator.
+
+    Args:
+        binding: binding of the pooling operator. The window of a global pool is the whole image.
+    """
     (_, _, height, width), attrs = shape_of(binding.args[0]) or (0, 0, 0, 0), binding.value.attrs
     if binding.op in (MEAN, ADAPTIVE_POOL):
         return Window((height, width), (1, 1), (0, 0, 0, 0), True)
@@ -234,14 +261,14 @@ def _padding(attrs: CallAttributes) -> tuple[int, int, int, int]:
 def chain_behind(flat: FlatGraph, anchor: Binding, operator: CallOperator) -> tuple[Link, ...]:
     """Return the operations after an anchor that can be fused into it.
 
-    They may read constants and at most one other tensor that changes with each run. In a quantised
-    network, the chain ends with the first quantisation, unless a relu or clip with the same scale
-    follows.
+    The operations may read constants, and at most one other tensor that changes with each run. In a
+    quantised network, the chain ends with its first quantisation. The only exception is a ReLU or
+    clip that follows and is quantised with the same scale.
 
     Args:
         flat: the graph.
         anchor: binding of the anchor.
-        operator: what the anchor computes.
+        operator: kind of operator that the anchor computes.
     """
     chain: list[Link] = []
     complete, head = 0, anchor
@@ -265,7 +292,13 @@ def chain_behind(flat: FlatGraph, anchor: Binding, operator: CallOperator) -> tu
 
 
 def is_int8(flat: FlatGraph, value: RelaxExpr) -> bool:
-    """Return whether a value equals an integer tensor times a scale."""
+    """Return whether a value is a dequantised integer tensor.
+
+    Args:
+        flat: the graph.
+        value: the value. Operators that keep the scale, such as ReLU, max-pooling and reshapes, may
+            follow the dequantisation.
+    """
     binding = flat.by_var.get(value)
     while binding is not None and binding.op in _KEEPS_SCALE:
         binding = flat.by_var.get(binding.args[0])
@@ -276,9 +309,9 @@ _KEEPS_SCALE = frozenset((RELU, MAX_POOL, *RESHAPES, "relax.permute_dims"))
 
 
 def _first_integer(chain: Sequence[Link]) -> int:
-    """Return the length of the chain up to its first quantisation.
+    """Return the length of the chain up to and including its first quantisation.
 
-    Following steps are included as long as they keep the scale.
+    A following ReLU or clip is included if its result is quantised with the same scale.
     """
     end = next((i for i, link in enumerate(chain) if link.kind == "quantise"), len(chain) - 1)
     for i in range(end + 3, len(chain), 3):
@@ -293,21 +326,24 @@ def _first_integer(chain: Sequence[Link]) -> int:
 
 
 def _last_integer(chain: Sequence[Link]) -> int:
-    """Return the length of the chain without a trailing sum that is not quantised again."""
+    """Return the length of the chain without a trailing addition that is not quantised again.
+
+    If there is such an addition, the chain ends with the last quantisation.
+    """
     last = max((i for i, link in enumerate(chain) if link.kind == "quantise"), default=-1)
     open_sum = last >= 0 and any(link.kind == "add" for link in chain[last:])
     return last + 1 if open_sum else len(chain)
 
 
 def _follows(link: Link, chain: Sequence[Link], least: int) -> bool:
-    """Return whether an accelerator can compute a step of an epilogue after earlier steps.
+    """Return whether an accelerator can compute an epilogue step after the given earlier steps.
 
-    Steps have ranks that must increase along the chain. Several biases count as one.
+    Steps have ranks, which must increase along the chain. Several biases in a row count as one.
 
     Args:
         link: the step.
         chain: the earlier steps.
-        least: rank that the first step has to exceed, which depends on the operator.
+        least: rank that the first step has to exceed. It depends on the anchor's kind of operator.
     """
     if link.kind == "bias":
         return least == 0 and all(earlier.kind == "bias" for earlier in chain)
@@ -316,7 +352,10 @@ def _follows(link: Link, chain: Sequence[Link], least: int) -> bool:
 
 
 def _is_end(link: Link) -> bool:
-    """Return whether a chain may end here. The accelerator cannot write a dequantised value."""
+    """Return whether a chain may end with a step.
+
+    An accelerator cannot write dequantised values.
+    """
     return link.kind != "dequantise"
 
 
@@ -346,13 +385,13 @@ def _is_constant_scale(flat: FlatGraph, binding: Binding) -> bool:
 
 
 def _bounds(clip: Binding) -> tuple[float, float] | None:
-    """Return the bounds of a clip from 0 to a positive number, or None for other clips."""
+    """Return the bounds of a clip between 0 and a positive number, or None for other clips."""
     low, high = (_number(arg) for arg in clip.args[1:])
     return (0.0, high) if low == 0 and high is not None and high > 0 else None
 
 
 def upper_bound(binding: Binding) -> float | None:
-    """Return the upper bound of a clip from 0, or None for other operators."""
+    """Return the upper bound of a clip whose lower bound is 0, or None for other operators."""
     bounds = _bounds(binding) if binding.op == CLIP else None
     return None if bounds is None else bounds[1]
 
@@ -364,7 +403,15 @@ def _number(arg: RelaxExpr) -> float | None:
 
 
 def quantisation_of(flat: FlatGraph, value: RelaxExpr) -> Quantisation | None:
-    """Return how a value was dequantised, ignoring layout changes; None for a float value."""
+    """Return the quantisation of the integers from which a value is computed.
+
+    Args:
+        flat: the graph.
+        value: the value. Operators that keep the scale may follow the dequantisation.
+
+    Returns:
+        The quantisation, or None if the value is a float that was not dequantised.
+    """
     binding = flat.by_var.get(value)
     while binding is not None and binding.op in _KEEPS_SCALE:
         binding = flat.by_var.get(binding.args[0])
@@ -376,7 +423,7 @@ def quantisation_of(flat: FlatGraph, value: RelaxExpr) -> Quantisation | None:
 
 
 def quantisation(binding: Binding) -> Quantisation | None:
-    """Return the quantisation that a quantise or dequantise operator uses; None for others."""
+    """Return the quantisation of a quantise or dequantise operator, or None for others."""
     if binding.op not in (QUANTISE, DEQUANTISE):
         return None
     integer = binding.var if binding.op == QUANTISE else binding.args[0]
@@ -390,7 +437,10 @@ def _scales(binding: Binding) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def _widened_quantisation(flat: FlatGraph, binding: Binding) -> Quantisation | None:
-    """Return the quantisation of int32(x) − zero, the form that integer operators use, or None."""
+    """Return the quantisation of int32(x) − zero, the form in which integer operators read int8.
+
+    The quantisation has no scale. The result is None for other expressions.
+    """
     zero: tuple[float, ...] = (0,)
     if binding.op == "relax.subtract" and flat.is_constant(binding.args[1]):
         source = flat.by_var.get(binding.args[1])
@@ -409,9 +459,12 @@ def _numbers(value: RelaxExpr) -> tuple[float, ...]:
 
 
 def tensor_name(flat: FlatGraph, value: RelaxExpr) -> str:
-    """Return the name of the operator or input that produces an activation.
+    """Return the name of the operator or network input that produces an activation.
 
-    Dequantisation is skipped.
+    Args:
+        flat: the graph.
+        value: the activation. If it is dequantised, the name is that of the operator that writes
+            the integers.
     """
     binding = flat.by_var.get(value)
     while binding is not None and binding.op == DEQUANTISE:
@@ -423,7 +476,14 @@ def tensor_name(flat: FlatGraph, value: RelaxExpr) -> str:
 
 
 def activations(flat: FlatGraph, match: Match) -> Iterator[RelaxExpr]:
-    """Yield the tensors that a match reads and that change with each run, data first."""
+    """Yield the tensors that a match reads and that change with each run.
+
+    The data of the anchor come first.
+
+    Args:
+        flat: the graph.
+        match: the match.
+    """
     yield match.anchor.args[0]
     if match.operator in ("matmul", "add"):
         yield match.anchor.args[1]
@@ -440,7 +500,7 @@ _BY_OPERATOR = {
 
 
 def step_of(binding: Binding) -> EpilogueOp | None:
-    """Return the epilogue step of an operator, or None if it has no such step."""
+    """Return the epilogue step of an activation operator, or None for other operators."""
     result = _BY_OPERATOR.get(binding.op)
     if result is None:
         return None

@@ -1,7 +1,8 @@
-"""Partitions a Relax module into fused calls, and counts multiply-accumulates per operator.
+"""Partition a Relax module into fused calls, and count multiply-accumulates per operator.
 
-`networks.macs` has the formulas. Operators that depend only on weights are computed once when the
-model is loaded, so they count as 0.
+A fused call is an operator, such as a convolution, with the operators after it that can be computed
+in the same kernel. `networks.macs` contains the formulas for the counts. Operators that depend only
+on weights are computed once when the model is loaded, so they count as 0.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Partition:
 
     Attributes:
         module: the module, with one composite function per distinct subgraph.
-        found: the fused calls in order, the constant operators, and the multiply-accumulates.
+        found: the fused calls in order, the constant operators, and the numbers of
+            multiply-accumulates.
     """
 
     module: IRModule
@@ -59,13 +61,13 @@ class Partition:
 
 
 def partition(flat: FlatGraph) -> Partition:
-    """Fuse every chain of a module.
+    """Fuse each operator chain of a module into a composite function.
 
     Args:
         flat: flat view of the module, which must not be partitioned yet.
 
     Raises:
-        ImportFailedError: TVM fused other subgraphs than `matches` found.
+        ImportFailedError: TVM fused other subgraphs than the ones that `matches` returned.
     """
     matched = matches(flat)
     wanted = {match.vars for match in matched}
@@ -112,7 +114,14 @@ def _calls(module: IRModule) -> int:
 
 
 def fused_call(flat: FlatGraph, match: Match) -> FusedCall:
-    """Describe what a match computes, without the values of its weights."""
+    """Describe the computation of a match: its shapes, quantisation, window and fused steps.
+
+    The values of the weights are not part of the description.
+
+    Args:
+        flat: the graph.
+        match: the match.
+    """
     anchor, operator = match.anchor, match.operator
     weighted = operator in ("conv2d", "dense", "matmul")
     weight, reads = anchor.args[1] if weighted else None, _reads_integers(flat, match)
@@ -178,7 +187,16 @@ def _constant_nodes(flat: FlatGraph) -> frozenset[str]:
 
 
 def macs_by_node(flat: FlatGraph) -> dict[str, int]:
-    """Return the multiply-accumulates of each operator that has any, without padding."""
+    """Count the multiply-accumulates of each operator.
+
+    The counts follow from the shapes in the model, without padding to an accelerator's block sizes.
+
+    Args:
+        flat: the graph.
+
+    Returns:
+        The counts that are not 0, by name of the source operator.
+    """
     counts: Counter[str] = Counter()
     for binding in flat.bindings:
         if binding.var not in flat.constants:
@@ -195,6 +213,6 @@ def _macs(binding: Binding) -> int:
 
 
 def _operands(binding: Binding) -> Sequence[RelaxExpr]:
-    """Return the tensors that a binding multiplies. The operands of an einsum are one tuple."""
+    """Return the tensors that a binding multiplies; the operands of an einsum are one tuple."""
     first = binding.args[0] if binding.args else None
     return list(first.fields) if isinstance(first, relax.Tuple) else binding.args

@@ -1,8 +1,8 @@
-"""Converts the forms of Resize that TVM's importer computes incorrectly, axis by axis.
+"""Convert the forms of Resize that TVM's importer computes incorrectly, axis by axis.
 
-Every form except cropping is a weighted sum of a few neighbours along each axis, with weights that
-are known at import. Coordinates are computed in float32 as in onnxruntime, because rounding decides
-between two neighbours at equal distance.
+Except for cropping, every form is a weighted sum of a few neighbours along each axis, with weights
+that are known at import. Coordinates are computed in float32 as in onnxruntime, because rounding
+decides which of two neighbours at equal distance is used.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ LINEAR_BY_TVM = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetri
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The neighbours of each output element along an axis.
+    """The input elements from which each output element along an axis is computed.
 
     Attributes:
-        places: indices in the input, int array of shape (output length, neighbours).
-        weights: weights of the neighbours, float array of shape (output length, neighbours); a
-            single neighbour has weight 1.
+        places: indices in the input, int64 array of shape (output length, neighbours).
+        weights: weights of the neighbours, float array of shape (output length, neighbours). A
+            single neighbour has the weight 1.
     """
 
     places: Array
@@ -38,13 +38,13 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class _ResizedAxis:
-    """An axis whose length a Resize changes.
+    """An axis of a resized tensor.
 
     Attributes:
         before: length of the axis in the input.
         behind: length of the axis in the output.
-        scale: factor from input to output coordinates, which may differ from the ratio of the
-            lengths because lengths are rounded.
+        scale: factor from input to output coordinates. It may differ from the ratio of the lengths
+            because lengths are rounded.
     """
 
     before: int
@@ -63,8 +63,8 @@ def resize(
         attrs: attributes of the operator.
 
     Returns:
-        The result, or None to use TVM's converter for forms that it computes correctly and for
-        older opsets.
+        The result. None if TVM's converter is to be used: for older opsets, for scales or sizes
+        that are not constant, and for forms that TVM computes correctly.
 
     Raises:
         ValueError: the form is not supported.
@@ -89,13 +89,17 @@ def resize(
 def plan_resize(
     shape: Sequence[int], attrs: OnnxAttributes, given: Array, *, by_size: bool
 ) -> dict[int, Neighbours] | None:
-    """Return the neighbours along each axis that changes, or None if TVM's converter is correct.
+    """Return the neighbours along each axis that changes.
 
     Args:
         shape: shape of the input.
         attrs: attributes of the operator.
         given: scales or sizes of the axes.
-        by_size: `given` contains sizes.
+        by_size: whether `given` contains sizes instead of scales.
+
+    Returns:
+        The neighbours by index of the axis, or None if TVM's converter computes this form
+        correctly.
 
     Raises:
         ValueError: the form is not supported.
@@ -142,12 +146,12 @@ def _axes(
 
 
 def taps_of(axis: _ResizedAxis, mode: str, coordinates: str, attrs: OnnxAttributes) -> Neighbours:
-    """Return the neighbours of each output element along an axis.
+    """Return the neighbours and weights of each output element along an axis.
 
     Args:
         axis: the axis.
         mode: "nearest", "linear" or "cubic".
-        coordinates: coordinate transformation mode.
+        coordinates: ONNX's coordinate transformation mode.
         attrs: attributes of the operator.
     """
     at = _coordinates(axis, coordinates)
@@ -200,10 +204,17 @@ def _coordinates(axis: _ResizedAxis, mode: str) -> Array:
 
 
 def _cubic(share: Array, a: np.float32) -> Array:
-    """Return the weights of four neighbours, float array of shape (output length, 4).
+    """Return the weights of the four neighbours in cubic interpolation.
 
-    They are given by the convolution kernel of R. Keys, "Cubic Convolution Interpolation for
+    The weights are given by the convolution kernel of R. Keys, "Cubic Convolution Interpolation for
     Digital Image Processing" (1981).
+
+    Args:
+        share: fractional part of each coordinate, of shape (output length,).
+        a: parameter of the kernel.
+
+    Returns:
+        Float array of shape (output length, 4).
     """
     distance = np.abs(np.stack([share + 1, share, 1 - share, 2 - share], axis=1))
     near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
@@ -215,7 +226,7 @@ def _cubic(share: Array, a: np.float32) -> Array:
 def _sum_along(
     bb: BlockBuilder, data: RelaxExpr, place: int, rank: int, taps: Neighbours, dtype: str
 ) -> RelaxExpr:
-    """Return the weighted sum of the neighbours along one axis.
+    """Return the weighted sum of the neighbours along one axis, as an expression.
 
     Args:
         bb: block builder of the importer.
@@ -239,10 +250,10 @@ def _sum_along(
 
 
 def _is_exact(shape: Sequence[int], axes: dict[int, _ResizedAxis]) -> bool:
-    """Return whether TVM's linear resize, which only knows sizes, is correct.
+    """Return whether TVM's linear resize, which only knows sizes, is correct for these scales.
 
-    This is the case for images (n, c, h, w) that are resized only along their pixels, by the exact
-    factors between their sizes.
+    This is the case for images (n, c, h, w) of which only the rows and columns are resized, by the
+    exact factors between their sizes.
     """
     changed = {place: axis for place, axis in axes.items() if axis.before != axis.behind}
     exact = all(
@@ -253,7 +264,7 @@ def _is_exact(shape: Sequence[int], axes: dict[int, _ResizedAxis]) -> bool:
 
 
 def _is_filled(value: RelaxExpr) -> bool:
-    """Return whether a tensor of scales or sizes has elements. Older opsets pass an empty one."""
+    """Return whether scales or sizes are given. An empty tensor means that they are not."""
     return shape_of(value) != (0,)
 
 

@@ -1,6 +1,7 @@
-"""Convert operators that move blocks of pixels to channels or batches, and that repeat or fill.
+"""Convert operators that rearrange blocks of pixels, repeat or fill tensors, or reverse axes.
 
-The module also converts operators that reverse axes, write diagonals, and return shapes or ranges.
+The module also converts operators that write diagonals of matrices, and those that return shapes or
+ranges.
 """
 
 from __future__ import annotations
@@ -20,7 +21,15 @@ from tilewright.networks.tflite.writer import FIRST, Missing, Writer, check_elem
 
 
 def _depth(op: str, writer: Writer, operator: TfliteOperator) -> None:
-    """Convert DEPTH_TO_SPACE or SPACE_TO_DEPTH; channels are ordered by block row, then column."""
+    """Convert DEPTH_TO_SPACE or SPACE_TO_DEPTH.
+
+    The pixels of a block are ordered row by row along the channels.
+
+    Args:
+        op: ONNX operator type, "DepthToSpace" or "SpaceToDepth".
+        writer: writer of the graph.
+        operator: the operator.
+    """
     data, result = input_index(operator, 0), output(operator)
     n, height, width, channels = shape_of(writer, data, 4, "its data")
     block = operator.integer("BlockSize")
@@ -47,7 +56,12 @@ def _depth(op: str, writer: Writer, operator: TfliteOperator) -> None:
 def _batch_blocks(
     writer: Writer, operator: TfliteOperator
 ) -> tuple[list[int], list[list[int]], tuple[int, ...]]:
-    """Return the block sizes, the (begin, end) margins of the blocked axes, and the data shape."""
+    """Return the parameters of BATCH_TO_SPACE_ND or SPACE_TO_BATCH_ND.
+
+    Returns:
+        The size of a block along each blocked axis, the (begin, end) margins of each blocked axis,
+        and the shape of the data.
+    """
     shape = writer.tensors[input_index(operator, 0)].shape
     blocks = writer.integers(input_index(operator, 1), "its blocks")
     ends = writer.integers(input_index(operator, 2), "its margins")
@@ -163,7 +177,8 @@ def _reverse(writer: Writer, operator: TfliteOperator) -> None:
 def _reverse_sequence(writer: Writer, operator: TfliteOperator) -> None:
     """Convert REVERSE_SEQUENCE.
 
-    ONNX requires time and batch to be the first two axes, so they are moved there and back.
+    ONNX requires that time and batch are the first two axes. The axes are therefore permuted before
+    the operator and permuted back after it.
     """
     data, lengths = input_index(operator, 0), input_index(operator, 1)
     rank = len(writer.tensors[data].shape)
@@ -211,7 +226,10 @@ def _diagonal(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _shape(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert SHAPE or RANK to a constant, unless the shape depends on values of tensors."""
+    """Convert SHAPE or RANK.
+
+    The result is a constant, unless the shape depends on values of tensors.
+    """
     data, result = input_index(operator, 0), output(operator)
     shape = writer.tensors[data].shape
     if operator.kind == "SHAPE" and writer.is_open(data):

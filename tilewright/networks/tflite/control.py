@@ -20,10 +20,10 @@ MAX_DEPTH = 32
 
 
 def rules(convert: ConvertInner) -> Mapping[str, Rule]:
-    """Return the conversion rules of this module's operators, by operator kind in the schema.
+    """Return the conversion rule of each operator of this module, by its name in the schema.
 
     Args:
-        convert: converts all operators of a graph that another operator executes.
+        convert: function that converts all operators of a graph that another operator executes.
     """
     return {
         "IF": partial(_convert_if, convert),
@@ -34,16 +34,17 @@ def rules(convert: ConvertInner) -> Mapping[str, Rule]:
 
 
 def _inner(writer: Writer, operator: TfliteOperator, option: str, *, inline: bool) -> Writer:
-    """Return a writer for the graph of the file that an operator executes.
+    """Create a writer for the graph of the file that an operator executes.
 
     Args:
         writer: writer of the surrounding graph.
         operator: the operator.
-        option: option of the operator that contains the number of the graph.
-        inline: write the nodes of the graph into the surrounding graph.
+        option: name of the operator's option that contains the number of the graph.
+        inline: whether the nodes of the graph become part of the surrounding ONNX graph. If False,
+            they form an ONNX graph of their own.
 
     Raises:
-        Missing: there is no such graph, or the nesting is too deep.
+        Missing: there is no graph with this number, or graphs are nested too deeply.
     """
     graph = writer.subgraphs.get(operator.integer(option, -1))
     if graph is None:
@@ -68,10 +69,15 @@ def _check_count(what: str, places: Sequence[int], wanted: int) -> None:
 
 
 def _check_alike(inner: TfliteTensor, outer: TfliteTensor, *, shapes: bool = True) -> None:
-    """Raise `Missing` unless a tensor of a graph is stored like the operator's tensor.
+    """Check that a tensor of an inner graph is stored in the same way as a tensor of the operator.
 
-    The element type and the quantisation must be equal. The shapes must be equal as well if
-    `shapes` is true.
+    Args:
+        inner: tensor of the inner graph.
+        outer: the operator's tensor.
+        shapes: whether the shapes must be equal, too.
+
+    Raises:
+        Missing: the element types, the quantisations or the shapes differ.
     """
     same = (
         outer.quantisation is None
@@ -91,15 +97,15 @@ def _check_alike(inner: TfliteTensor, outer: TfliteTensor, *, shapes: bool = Tru
 
 
 def _bind(inner: Writer, writer: Writer, arguments: Sequence[int]) -> None:
-    """Connect the inputs of a graph to tensors of the surrounding graph.
+    """Connect the inputs of an inner graph to tensors of the surrounding graph.
 
     Args:
-        inner: writer of the graph.
+        inner: writer of the inner graph.
         writer: writer of the surrounding graph.
         arguments: for each input, the tensor index in the surrounding graph.
 
     Raises:
-        Missing: an argument is missing, or does not match its input.
+        Missing: an argument is absent, or differs from its input in type, quantisation or shape.
     """
     _check_count("inputs", inner.source.inputs, len(arguments))
     if min(arguments, default=0) < 0:
@@ -159,10 +165,11 @@ def _convert_if(convert: ConvertInner, writer: Writer, operator: TfliteOperator)
 
 
 def _convert_while(convert: ConvertInner, writer: Writer, operator: TfliteOperator) -> None:
-    """Convert WHILE to a Loop.
+    """Convert WHILE to ONNX's Loop.
 
-    Variables that no iteration changes are read from the surrounding graph, so that constants
-    remain constants. The other variables are carried from one iteration to the next.
+    The condition is computed once before the loop and again at the end of each iteration. Variables
+    that no iteration changes are read from the surrounding graph, so that constants remain
+    constants. All other variables are carried from one iteration to the next.
     """
     arguments, results = operator.inputs, operator.outputs
     if min(arguments, default=-1) < 0 or any(map(writer.is_open, arguments)):
@@ -215,7 +222,7 @@ def _convert_while(convert: ConvertInner, writer: Writer, operator: TfliteOperat
 
 
 def _condition(inner: Writer) -> str:
-    """Return the only output of a condition graph, as a scalar."""
+    """Return the name of a condition graph's only output, as a scalar."""
     _check_count("outputs", inner.source.outputs, 1)
     (place,) = inner.source.outputs
     return _as_scalar(inner, inner.stored_name(place), inner.tensors[place])

@@ -23,12 +23,13 @@ from tilewright.networks.tflite.writer import Missing, Writer
 
 @dataclass(frozen=True)
 class Converted:
-    """Result of a conversion.
+    """Result of converting a TensorFlow Lite graph.
 
     Attributes:
-        model: the ONNX model. An operator that cannot be converted is kept as an operator of the
-            domain `tflite`.
-        missing: kind of each operator that cannot be converted and the reason, by operator name.
+        model: the ONNX model. An operator that cannot be converted is kept as a node of the domain
+            `tflite`.
+        missing: for each operator that cannot be converted, its kind and the reason, by operator
+            name.
     """
 
     model: onnx.ModelProto
@@ -36,14 +37,18 @@ class Converted:
 
 
 def read_tflite(path: Path) -> onnx.ModelProto:
-    """Read a TensorFlow Lite file as an ONNX model.
+    """Read a TensorFlow Lite file and convert it to an ONNX model.
 
-    Quantised tensors are in QDQ form. Inputs and outputs keep their names, types and layouts.
+    Quantised tensors are written in QDQ form, with QuantizeLinear and DequantizeLinear operators.
+    Inputs and outputs keep their names, types and layouts.
+
+    Args:
+        path: path of the file.
 
     Raises:
         ModelFileError: the file cannot be read or is not a valid model.
-        UnsupportedOperatorError: operators cannot be expressed in ONNX. The message names all of
-            them.
+        UnsupportedOperatorError: some operators cannot be converted to ONNX. The message names all
+            of them.
     """
     converted = convert(read_graph(path))
     if converted.missing:
@@ -56,7 +61,12 @@ def read_tflite(path: Path) -> onnx.ModelProto:
 
 
 def convert(graph: TfliteGraph) -> Converted:
-    """Convert a TensorFlow Lite graph to ONNX, keeping operators that cannot be converted.
+    """Convert a TensorFlow Lite graph to ONNX.
+
+    Operators that cannot be converted are kept and reported in `Converted.missing`.
+
+    Args:
+        graph: the main graph of the file.
 
     Raises:
         ModelFileError: the graph contradicts itself.
@@ -79,7 +89,12 @@ def convert(graph: TfliteGraph) -> Converted:
 def _convert_inner(writer: Writer, prefix: str) -> None:
     """Convert all operators of a graph that another operator executes, such as a loop body.
 
-    Raises `Missing` at the first operator that cannot be expressed.
+    Args:
+        writer: writer of the graph.
+        prefix: prefix of the names of all nodes.
+
+    Raises:
+        Missing: an operator of the graph cannot be converted.
     """
     graph = writer.source
     sizes.analyse(writer)
@@ -93,7 +108,7 @@ def _convert_inner(writer: Writer, prefix: str) -> None:
 
 
 def _convert_operator(writer: Writer, operator: TfliteOperator) -> str:
-    """Convert one operator. Return why it cannot be converted, or "" on success."""
+    """Convert one operator; return the reason if that is not possible, or "" on success."""
     for place in operator.inputs:
         if place >= 0 and writer.tensors[place].is_variable:
             name = printable(writer.tensors[place].name)
@@ -143,10 +158,10 @@ def _source(graph: TfliteGraph, operator: TfliteOperator) -> tuple[str, str, str
 
 
 def _computes_floats(graph: TfliteGraph, operator: TfliteOperator) -> bool:
-    """Return whether an operator with quantised weights computes in float.
+    """Return whether an operator computes a float32 result.
 
-    The weights of such an operator are converted to float, because otherwise the model would count
-    as quantised.
+    The quantised weights of such an operator are converted to float32. Otherwise, the whole model
+    would count as quantised.
     """
     results = [graph.tensors[place] for place in operator.outputs]
     return all(tensor.dtype == "float32" for tensor in results)

@@ -25,7 +25,7 @@ CLIPS: Mapping[str, tuple[float, float]] = {
 def finish(
     writer: Writer, operator: TfliteOperator, result: str, layout: TfliteLayout = FILED
 ) -> None:
-    """Apply the fused activation of an operator, and write the result to its only output.
+    """Apply an operator's fused activation, and write the result to the operator's only output.
 
     Args:
         writer: writer of the graph.
@@ -45,7 +45,7 @@ def output(operator: TfliteOperator) -> int:
     """Return the tensor index of an operator's only output.
 
     Raises:
-        Missing: the operator has no output or several outputs.
+        Missing: the operator does not have exactly one output.
     """
     if len(operator.outputs) != 1:
         raise Missing(f"it has {len(operator.outputs)} outputs instead of one")
@@ -53,10 +53,14 @@ def output(operator: TfliteOperator) -> int:
 
 
 def input_index(operator: TfliteOperator, place: int) -> int:
-    """Return the tensor index of the input at position `place`.
+    """Return the tensor index of an operator's input.
+
+    Args:
+        operator: the operator.
+        place: position of the input.
 
     Raises:
-        Missing: the input is absent.
+        Missing: the operator does not have this input.
     """
     index = operator.inputs[place] if place < len(operator.inputs) else -1
     if index < 0:
@@ -65,10 +69,15 @@ def input_index(operator: TfliteOperator, place: int) -> int:
 
 
 def common_layout(writer: Writer, operator: TfliteOperator) -> TfliteLayout:
-    """Return the layout in which an elementwise operator is computed.
+    """Return the layout in which to compute an elementwise operator.
 
-    The layout is channels first if all tensors are images and one of the computed inputs exists in
-    that layout.
+    Args:
+        writer: writer of the graph.
+        operator: the operator.
+
+    Returns:
+        The layout (n, c, h, w) if the output and all inputs that are not constant are images, and
+        at least one of these inputs already exists in this layout. Otherwise, the file's layout.
     """
     computed = [i for i in operator.inputs if i >= 0 and not writer.is_constant(i)]
     are_images = all(len(writer.tensors[i].shape) == 4 for i in (*computed, output(operator)))
@@ -76,9 +85,10 @@ def common_layout(writer: Writer, operator: TfliteOperator) -> TfliteLayout:
 
 
 def operand(writer: Writer, place: int, layout: TfliteLayout) -> str:
-    """Return the name of an input as dequantised values in the layout of the computation.
+    """Return the name of an input's dequantised values, in the layout of the computation.
 
-    A constant with fewer dimensions is reshaped so that it broadcasts as in the file's layout.
+    If the computation is in the layout (n, c, h, w), a constant with fewer than four dimensions is
+    reshaped so that it broadcasts in the same way as in the file's layout.
 
     Args:
         writer: writer of the graph.
@@ -164,7 +174,7 @@ def _squared_difference(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _gelu(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert GELU, exactly with the error function or approximated with tanh.
+    """Convert GELU, either exactly with the error function or in its tanh approximation.
 
     ONNX has a Gelu operator only from opset 20 on.
     """
@@ -190,9 +200,10 @@ def _gelu(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _fake_quant(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert FAKE_QUANT, which rounds to the steps of an integer type.
+    """Convert FAKE_QUANT, which rounds values to the steps of an integer type.
 
-    The range is shifted so that 0 is one of the steps, as in TensorFlow's FakeQuantWithMinMaxArgs.
+    As in TensorFlow's FakeQuantWithMinMaxArgs, the range of values is shifted so that 0 is one of
+    the steps.
     """
     least, most = operator.number("Min", 0.0), operator.number("Max", 0.0)
     first = 1 if operator.integer("NarrowRange") else 0
@@ -229,7 +240,7 @@ def _softmax(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _convert_storage(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert QUANTIZE or DEQUANTIZE, which only change how values are stored."""
+    """Convert QUANTIZE or DEQUANTIZE, which only change the type in which values are stored."""
     place, result = input_index(operator, 0), output(operator)
     source, target = writer.tensors[place], writer.tensors[result]
     if writer.is_constant(place) and target.quantisation is None and target.dtype == "float32":

@@ -1,9 +1,9 @@
 """Read TensorFlow Lite files, including constants that are stored in sparse form.
 
-A sparse tensor is stored as a tree with one level per dimension; the dimensions may be in any
-order. In a dense level, each node of the level above has one child per index of the dimension. In a
-sparse level, each node has children only for the listed indices. A dimension that is stored in
-blocks has an additional level for the index within the block.
+A sparse constant is stored as a tree with one level per dimension, where the dimensions may be in
+any order. In a dense level, each node of the level above has one child per index of the dimension.
+In a sparse level, each node of the level above only has children for the indices that the file
+lists. A dimension that is stored in blocks has an additional level for the index within the block.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def dense(sparsity: Any, values: NDArray[Any], shape: tuple[int, ...]) -> NDArra
     """Expand a sparse constant to a dense array.
 
     Args:
-        sparsity: the table `SparsityParameters` of the tensor.
+        sparsity: the tensor's `SparsityParameters` table.
         values: the stored elements, of shape (elements,).
         shape: shape of the tensor.
 
     Returns:
-        An array of this shape with the element type of `values`.
+        Array of shape `shape`, with the element type of `values`.
 
     Raises:
         DamagedTensor: sizes, indices or counts contradict each other.
@@ -92,7 +92,7 @@ def _vector(length: int, read: Callable[[], Any]) -> list[int]:
 
 
 def _all_places(size: int, parents: Integers, most: int) -> Integers:
-    """Return every index of a dense level below each node of the level above it.
+    """Return the nodes of a dense level: every index below each node of the level above.
 
     Args:
         size: number of indices of the level.
@@ -103,7 +103,7 @@ def _all_places(size: int, parents: Integers, most: int) -> Integers:
         One row of indices per node.
 
     Raises:
-        DamagedTensor: there are more than `most` nodes.
+        DamagedTensor: the size is negative, or there are more than `most` nodes.
     """
     if size < 0 or size * len(parents) > most:
         raise DamagedTensor(f"one of its levels has the size {size}")
@@ -112,9 +112,17 @@ def _all_places(size: int, parents: Integers, most: int) -> Integers:
 
 
 def _listed_places(level: Any, parents: Integers) -> Integers:
-    """Return the listed indices of a sparse level below each node of the level above it.
+    """Return the nodes of a sparse level: the listed indices below each node of the level above.
 
-    Each resulting node is a row of indices.
+    Args:
+        level: the table of the level.
+        parents: nodes of the level above, each as a row of indices.
+
+    Returns:
+        One row of indices per node.
+
+    Raises:
+        DamagedTensor: the level lists indices for nodes that do not exist.
     """
     segments = _numbers(level.ArraySegments(), level.ArraySegmentsType())
     indices = _numbers(level.ArrayIndices(), level.ArrayIndicesType())
@@ -130,7 +138,7 @@ def _listed_places(level: Any, parents: Integers) -> Integers:
 
 
 def _numbers(table: Any, kind: int) -> Integers:
-    """Return a vector of integers, which the schema stores in one of three element types."""
+    """Read a vector of integers, for which the schema has three element types."""
     words = {
         number: name
         for name, number in vars(tflite.SparseIndexVector).items()
@@ -161,8 +169,8 @@ class TfliteQuantisation:
     """Quantisation of a tensor: real value = scale · (integer − zero point).
 
     Attributes:
-        scales: array of shape (1,), or (channels,) for one scale per channel.
-        zero_points: array of the same shape.
+        scales: float32 array of shape (1,), or of shape (channels,) for one scale per channel.
+        zero_points: int64 array of the same shape.
         axis: axis of the channels.
     """
 
@@ -194,14 +202,14 @@ class TfliteTensor:
     """A tensor of a graph.
 
     Attributes:
-        name: its name.
-        shape: its shape. A size that the file does not state is 1.
-        kind: the schema's name of its element type.
-        dtype: the NumPy name of its element type, "" if NumPy does not have the type.
-        quantisation: its quantisation, None if it is not quantised.
-        data: its values if it is a constant, otherwise None.
-        is_variable: True if it keeps state between runs.
-        has_open_shape: True if the file leaves some of its sizes open.
+        name: name of the tensor.
+        shape: shape of the tensor. A size that the file leaves open is 1.
+        kind: name of the element type in the schema.
+        dtype: name of the element type in NumPy; "" if NumPy does not have the type.
+        quantisation: quantisation of the tensor; None if it is not quantised.
+        data: values of a constant; None for other tensors.
+        is_variable: whether the tensor is state that is kept between runs.
+        has_open_shape: whether the file leaves some sizes open.
     """
 
     name: str
@@ -219,11 +227,12 @@ class TfliteOperator:
     """An operator of a graph.
 
     Attributes:
-        kind: its name in the schema, for example CONV_2D, or the name of a custom operator.
-        inputs: tensor index of each input, −1 for an absent input.
+        kind: name of the operator's kind in the schema, for example CONV_2D. For a custom operator,
+            it is the name that the author chose.
+        inputs: tensor index of each input; −1 for an absent input.
         outputs: tensor index of each output.
-        options: its options, by their names in the schema.
-        is_custom: True if it is a custom operator.
+        options: options of the operator, by their names in the schema.
+        is_custom: whether it is a custom operator.
     """
 
     kind: str
@@ -233,30 +242,40 @@ class TfliteOperator:
     is_custom: bool = False
 
     def integer(self, option: str, default: int = 0) -> int:
-        """Return an option that is an integer, an enumeration value or a flag, as an int."""
+        """Return an option as an int: an integer, an enumeration value or a flag.
+
+        Args:
+            option: name of the option.
+            default: value that is returned if the operator does not have the option.
+        """
         value = self.options.get(option, default)
         return int(value) if isinstance(value, (int, float)) else default
 
     def integers(self, option: str) -> list[int]:
-        """Return the numbers of a vector option; an empty list if the operator does not have it."""
+        """Return a vector option as a list, which is empty if the operator lacks the option."""
         values = self.options.get(option, ())
         return [int(value) for value in values] if isinstance(values, tuple) else []
 
     def number(self, option: str, default: float) -> float:
-        """Return an option that is a real number, as a float."""
+        """Return an option as a float.
+
+        Args:
+            option: name of the option.
+            default: value that is returned if the operator does not have the option.
+        """
         value = self.options.get(option, default)
         return float(value) if isinstance(value, (int, float)) else default
 
 
 @dataclass(frozen=True)
 class TfliteGraph:
-    """A graph of a file.
+    """A graph of a TensorFlow Lite file.
 
     Attributes:
-        tensors: its tensors.
-        operators: its operators in execution order.
-        inputs: tensor indices of its inputs.
-        outputs: tensor indices of its outputs.
+        tensors: the tensors.
+        operators: the operators, in execution order.
+        inputs: tensor indices of the inputs.
+        outputs: tensor indices of the outputs.
         subgraphs: the other graphs of the file that operators execute, by their number in the file.
             Only the main graph has entries.
     """
@@ -270,6 +289,9 @@ class TfliteGraph:
 
 def read_graph(path: Path) -> TfliteGraph:
     """Parse a TensorFlow Lite file and return its main graph.
+
+    Args:
+        path: path of the file.
 
     Raises:
         ModelFileError: the file is missing, truncated, not a TensorFlow Lite model, or contradicts
@@ -307,7 +329,12 @@ _DAMAGE = (
 
 
 class _FlatbufferReader:
-    """Reads the tables of a TensorFlow Lite file and checks all sizes and indices."""
+    """Reader of the tables of a TensorFlow Lite file, which checks all sizes and indices.
+
+    Args:
+        content: content of the file.
+        path: path of the file, for error messages.
+    """
 
     def __init__(self, content: bytes, path: Path) -> None:
         self._schema = tflite
@@ -429,7 +456,7 @@ class _FlatbufferReader:
     def _dense(
         self, sparsity: Any, name: str, raw: NDArray[Any], shape: Shape, dtype: str
     ) -> NDArray[Any]:
-        """Return a sparse constant as a dense array."""
+        """Expand a sparse constant to a dense array."""
         kind = np.dtype(dtype).newbyteorder("<")
         self._constant_bytes += math.prod(shape) * kind.itemsize
         if raw.size % kind.itemsize or self._constant_bytes > MAX_FILE_BYTES:
@@ -492,9 +519,10 @@ class _FlatbufferReader:
         )  # fmt: skip
 
     def _read_options(self, operator: Any) -> dict[str, Option]:
-        """Return every scalar and vector of an operator's options, by name in the schema.
+        """Return all scalar and vector options of an operator, by their names in the schema.
 
-        The schema has two fields for options. The second field is for operators of 2023 and later.
+        The schema has two fields for options. The second field is for operators that were added in
+        2023 and later.
         """
         table = operator.BuiltinOptions()
         table_name = self._options.get(operator.BuiltinOptionsType(), "NONE")
@@ -524,10 +552,10 @@ class _FlatbufferReader:
         """Read a vector of tensor indices, and check that the tensors exist.
 
         Args:
-            vector: reads the vector as an array.
-            length: length of the vector as the file states it.
+            vector: function that reads the vector as an array.
+            length: length of the vector, according to the file.
             tensors: number of tensors in the graph.
-            what: name of the vector, for messages.
+            what: name of the vector, for error messages.
         """
         places = self._vector(vector, length, MAX_OPERANDS, what)
         if any(not -1 <= place < tensors for place in places):
@@ -535,13 +563,13 @@ class _FlatbufferReader:
         return tuple(int(place) for place in places)
 
     def _vector(self, vector: Callable[[], Any], length: int, most: int, what: str) -> Any:
-        """Read a vector of numbers; return () if the file does not contain it.
+        """Read a vector of numbers as a tuple, which is empty if the file lacks the vector.
 
         Args:
-            vector: reads the vector as an array.
-            length: length of the vector as the file states it.
+            vector: function that reads the vector as an array.
+            length: length of the vector, according to the file.
             most: largest length that is accepted.
-            what: name of the vector, for messages.
+            what: name of the vector, for error messages.
         """
         return tuple(vector().tolist()) if self._check_length(length, most, what) else ()
 
@@ -549,9 +577,9 @@ class _FlatbufferReader:
         """Return `length`; raise `ModelFileError` if it exceeds `most`.
 
         Args:
-            length: a length that the file states.
+            length: length of a vector, according to the file.
             most: largest length that is accepted.
-            what: name of the vector, for the message.
+            what: name of the vector, for the error message.
         """
         if length > most:
             self._refuse(f"has {length} {what}, but at most {most} are accepted")
@@ -562,9 +590,9 @@ class _FlatbufferReader:
 
 
 def _subgraphs_of(graph: TfliteGraph) -> list[int]:
-    """Return the numbers of the graphs that a graph's operators execute.
+    """Return the numbers of the graphs that the operators of a graph execute.
 
-    A graph that only initialises variables (CALL_ONCE) is not included.
+    Graphs that only initialise variables (CALL_ONCE) are left out.
     """
     return [
         operator.integer(option)
@@ -575,7 +603,7 @@ def _subgraphs_of(graph: TfliteGraph) -> list[int]:
 
 
 def _words(enumeration: type) -> dict[int, str]:
-    """Return the names of an enumeration's values, by number."""
+    """Return the names of an enumeration's values, by value."""
     return {number: word for word, number in vars(enumeration).items() if isinstance(number, int)}
 
 

@@ -23,12 +23,20 @@ OPSET_AXIS = 20
 
 
 def takes_complex(kind: str, tensor: TfliteTensor) -> bool:
-    """Return whether a tensor is complex and this kind of operator can handle it."""
+    """Return whether a tensor is complex and belongs to an operator kind that supports that.
+
+    Args:
+        kind: kind of the operator.
+        tensor: a tensor that the operator reads or writes.
+    """
     return kind in RULES and tensor.kind == "COMPLEX64"
 
 
 def _transform(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert RFFT2D; the data are cut or zero-padded to the length of the transform."""
+    """Convert RFFT2D.
+
+    The data are cut or padded with zeros to the length of the transform.
+    """
     data, result = input_index(operator, 0), output(operator)
     lengths = writer.integers(input_index(operator, 1), "its length")
     shape = writer.tensors[data].shape
@@ -58,7 +66,7 @@ def _transform(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _pairs(writer: Writer, operator: TfliteOperator) -> str:
-    """Return the name of the complex input, as a real tensor of (real, imaginary) pairs."""
+    """Return the name of an operator's complex input, as a real tensor of shape (…, 2)."""
     data = input_index(operator, 0)
     if not writer.is_complex(data):
         raise Missing("its data are not complex numbers that an operator of the file computes")
@@ -66,7 +74,7 @@ def _pairs(writer: Writer, operator: TfliteOperator) -> str:
 
 
 def _part(part: int, writer: Writer, operator: TfliteOperator) -> None:
-    """Convert REAL (part 0) or IMAG (part 1)."""
+    """Convert REAL (`part` = 0) or IMAG (`part` = 1)."""
     place = writer.add("part", np.array(part, np.int64))
     pairs = _pairs(writer, operator)
     writer.write(output(operator), writer.node("Gather", [pairs, place], axis=-1))

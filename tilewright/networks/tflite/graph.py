@@ -1,4 +1,4 @@
-"""Collects the nodes and constants of an ONNX graph under readable and unique names."""
+"""Collect the nodes and constants of an ONNX graph under readable and unique names."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from tilewright.networks.onnx.files import node_reads
 
 
 class GraphBuilder:
-    """Nodes and constants of an ONNX graph under construction.
+    """Builder of an ONNX graph that collects nodes and constants.
 
     Tensors and nodes have separate namespaces, so a node may have the same name as a tensor.
 
     Args:
-        outer: the surrounding graph, if this graph is an attribute of one of its nodes. An inner
-            graph reads tensors of the outer graph by name, so both share their namespaces.
+        outer: builder of the surrounding graph, if this graph is an attribute of one of its nodes.
+            An inner graph reads tensors of the surrounding graph by name, so both graphs share
+            their namespaces.
 
     Attributes:
         tensor_names: names of tensors that are taken.
         node_names: names of nodes that are taken.
-        nodes: the nodes in order.
+        nodes: the nodes in execution order.
     """
 
     def __init__(self, outer: GraphBuilder | None = None) -> None:
@@ -41,7 +42,7 @@ class GraphBuilder:
         self._same: dict[tuple[object, ...], str] = {}
 
     def constant(self, name: str, values: NDArray[Any] | np.generic) -> str:
-        """Add a constant and return its name. Equal constants are stored once.
+        """Add a constant and return its name. Equal constants with the same prefix are stored once.
 
         Args:
             name: prefix of the name.
@@ -93,7 +94,7 @@ class GraphBuilder:
         return tensor is not None and not numpy_helper.to_array(tensor).all()
 
     def append(self, node: onnx.NodeProto, name: str) -> None:
-        """Add a node, and give it a free name that begins with `name`."""
+        """Add a node. It gets a free name that begins with `name`."""
         node.name = self.node_names.take_free_name(printable(name))
         self.nodes.append(node)
 
@@ -102,24 +103,24 @@ class GraphBuilder:
         return result in self._unnamed
 
     def rename(self, result: str, name: str) -> None:
-        """Rename a result that no node reads yet."""
+        """Rename the result of a node. No other node may read the result yet."""
         node = self._unnamed.pop(result)
         node.output[list(node.output).index(result)] = name
 
     def rename_nodes(self, name: str, first: int) -> None:
-        """Make a node name available by renaming the nodes from index `first` on that have it."""
+        """Free a node name: rename the nodes that have it, from index `first` on."""
         for node in self.nodes[first:]:
             if node.name == name:
                 node.name = self.node_names.take_free_name(f"{name}/given up")
                 self.node_names.release(name)
 
     def drop(self, results: Collection[str], first: int) -> None:
-        """Remove the nodes from index `first` on that compute any of `results`."""
+        """Remove the nodes that compute any of `results`, from index `first` on."""
         kept = [node for node in self.nodes[first:] if set(results).isdisjoint(node.output)]
         self.nodes[first:] = kept
 
     def needed_nodes(self, results: Collection[str]) -> list[onnx.NodeProto]:
-        """Return the nodes on which the tensors in `results` depend, in order."""
+        """Return the nodes on which the tensors in `results` depend, in execution order."""
         wanted, needed = set(results), []
         for node in reversed(self.nodes):
             if not wanted.isdisjoint(node.output):
@@ -156,15 +157,16 @@ RESULTS = frozenset(("identity", "identity_int", "statefulpartitionedcall"))
 
 
 def operator_names(operators: Sequence[tuple[str, str, str]]) -> list[str]:
-    """Return the names of the framework's layers from which operators were converted.
+    """Derive readable operator names from the names of their tensors.
 
-    If all names that are paths begin with the same component, that component is removed.
+    TensorFlow Lite operators have no names, but tensor names contain the names of the framework's
+    layers. If all names with a path begin with the same component, this component is removed.
 
     Args:
         operators: (kind, name of the first output, name of the weights or "") of each operator.
 
     Returns:
-        One name per operator.
+        One name per operator. The names need not be unique.
     """
     names = [_layer(kind, output, weight) for kind, output, weight in operators]
     scoped = [name.partition("/") for name in names]
@@ -175,15 +177,15 @@ def operator_names(operators: Sequence[tuple[str, str, str]]) -> list[str]:
 
 
 def _layer(kind: str, output: str, weight: str) -> str:
-    """Derive the name of an operator's layer from the names of its tensors.
+    """Derive the name of the layer to which an operator belongs from the names of its tensors.
 
-    The output of fused operators has a name that joins the names of all fused layers; the part that
-    belongs to this operator is chosen.
+    If layers are fused, the output's name joins the names of all fused layers with semicolons. The
+    name that belongs to this operator is chosen.
 
     Args:
         kind: kind of the operator.
-        output: name of its first output.
-        weight: name of its weights, "" if it has none.
+        output: name of the operator's first output.
+        weight: name of the operator's weights; "" if it has none.
     """
     parts = [part for name in (weight, output) for part in name.split(";") if part]
     first = output.split(";")[0]
@@ -196,18 +198,18 @@ def _layer(kind: str, output: str, weight: str) -> str:
 
 
 def _word(name: str) -> str:
-    """Return the last path component of a name, in lower case and without its trailing number."""
+    """Return the last path component of a name in lower case, without its trailing number."""
     return name.rpartition("/")[2].rstrip("0123456789_").lower()
 
 
 class Names:
-    """Set of names that are taken."""
+    """Set of names that are already used."""
 
     def __init__(self) -> None:
         self._taken: dict[str, int] = {}
 
     def take_free_name(self, name: str) -> str:
-        """Mark a name as taken and return it; a number is appended if it was taken already."""
+        """Mark a name as taken and return it. If it was already taken, append a number first."""
         free = name
         while free in self._taken:
             self._taken[name] += 1

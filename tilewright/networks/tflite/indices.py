@@ -21,8 +21,8 @@ def indices_of(writer: Writer, place: int, suffix: str = "Indices") -> str:
 
     Args:
         writer: writer of the graph.
-        place: tensor index of the indices.
-        suffix: suffix of the name of the cast.
+        place: tensor index of the index tensor.
+        suffix: suffix of the name of the Cast node.
     """
     if writer.is_constant(place):
         return writer.add("indices", writer.constant(place, "its indices").astype(np.int64))
@@ -103,7 +103,7 @@ def _embedding_lookup(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _scatter_nd(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert SCATTER_ND; updates with the same index are added."""
+    """Convert SCATTER_ND, which adds up updates of the same element."""
     result = output(operator)
     if writer.is_open(result):
         raise Missing("the size of its result depends on values of tensors")
@@ -115,9 +115,10 @@ def _scatter_nd(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _sparse_to_dense(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert SPARSE_TO_DENSE: fill a tensor with a default value, and set given indices to values.
+    """Convert SPARSE_TO_DENSE.
 
-    An index consists of one number per dimension.
+    The operator fills a tensor with a default value, and then writes values at the given indices.
+    Each index has one number per dimension.
     """
     result, indices = output(operator), input_index(operator, 0)
     shape, indices_shape = writer.tensors[result].shape, writer.tensors[indices].shape
@@ -142,8 +143,9 @@ def _sparse_to_dense(writer: Writer, operator: TfliteOperator) -> None:
 def _one_hot(writer: Writer, operator: TfliteOperator) -> None:
     """Convert ONE_HOT.
 
-    A negative index selects nothing in TensorFlow Lite, but counts from the end in ONNX. It is
-    therefore replaced by an index beyond the end, which selects nothing.
+    In TensorFlow Lite, a negative index gives a row without a hot element. In ONNX, it counts from
+    the end. Negative indices are therefore replaced by an index beyond the end, which also gives a
+    row without a hot element.
     """
     places, result = input_index(operator, 0), output(operator)
     depth = writer.integers(input_index(operator, 1), "its depth")
@@ -208,7 +210,7 @@ def _cum_sum(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _bucketize(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert BUCKETIZE, which counts for each number the boundaries that are not above it."""
+    """Convert BUCKETIZE, which counts for each number the boundaries that are at most as large."""
     data, result = input_index(operator, 0), output(operator)
     ends = operator.options.get("Boundaries", ())
     shape = writer.tensors[data].shape
@@ -231,14 +233,17 @@ def _dynamic_update_slice(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def update_slice(writer: Writer, operator: TfliteOperator, first: str) -> None:
-    """Write the second input of an operator into a slice of the first input.
+    """Overwrite a slice of an operator's first input with its second input.
 
-    As in XLA, the start of the slice is clamped so that the slice fits.
+    As in XLA, the start of the slice is clamped so that the slice lies inside the tensor.
 
     Args:
         writer: writer of the graph.
-        operator: the operator; its first two inputs are the data and the update.
+        operator: the operator, whose first two inputs are the data and the update.
         first: name of an int64 vector with the start of the slice.
+
+    Raises:
+        Missing: the update does not fit into the data, or is too large.
     """
     data, update = (input_index(operator, i) for i in range(2))
     whole, part = (writer.tensors[place].shape for place in (data, update))
@@ -259,7 +264,10 @@ def update_slice(writer: Writer, operator: TfliteOperator, first: str) -> None:
 
 
 def _non_max_suppression(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert NON_MAX_SUPPRESSION_V4 or V5, whose results are zero-padded to the maximum count."""
+    """Convert NON_MAX_SUPPRESSION_V4 or V5.
+
+    The results are padded with zeros to the largest possible number of boxes.
+    """
     boxes, scores = (input_index(operator, i) for i in (0, 1))
     soft = operator.kind.endswith("V5")
     if soft and float(writer.constant(input_index(operator, 5), "its sigma").item()) != 0.0:
@@ -325,7 +333,7 @@ COMBINERS = ("SUM", "MEAN", "SQRTN")
 
 
 def _reduce_segments(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert SEGMENT_SUM or UNSORTED_SEGMENT_*, which reduce the rows of each segment.
+    """Convert SEGMENT_SUM or UNSORTED_SEGMENT_*, which reduce the rows of each segment to one row.
 
     Rows with a negative segment number are ignored.
     """
@@ -362,7 +370,7 @@ def _reduce_segments(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _neutral(reduction: str, dtype: str) -> float | int:
-    """Return the neutral element of a reduction, which is the result for a segment without rows."""
+    """Return the neutral element of a reduction, which is the result for an empty segment."""
     if reduction in ("add", "mul"):
         return int(reduction == "mul")
     if dtype.startswith("float"):
@@ -373,8 +381,9 @@ def _neutral(reduction: str, dtype: str) -> float | int:
 def _look_up_sparse(writer: Writer, operator: TfliteOperator) -> None:
     """Convert EMBEDDING_LOOKUP_SPARSE.
 
-    The operator adds up weighted rows of a table, grouped by the row of a sparse matrix, and
-    optionally divides by the sum of the weights or the root of the sum of their squares.
+    The operator looks up rows of a table and adds up their weighted values in groups. The sum of a
+    group is optionally divided by the sum of its weights, or by the root of the sum of its squared
+    weights.
     """
     ids, indices, _, weights, table = (input_index(operator, i) for i in range(5))
     result, number = output(operator), operator.integer("Combiner")
@@ -413,7 +422,7 @@ def _look_up_sparse(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _look_up_key(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert HASHTABLE_LOOKUP, which returns the row of each key, or zeros for an absent key."""
+    """Convert HASHTABLE_LOOKUP, which returns the row of each key; zeros if the key is absent."""
     wanted, keys, values = (input_index(operator, i) for i in range(3))
     if len(operator.outputs) != 2:
         raise Missing(f"it has {len(operator.outputs)} outputs instead of two")

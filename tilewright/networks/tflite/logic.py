@@ -21,19 +21,26 @@ from tilewright.networks.tflite.writer import FILED, Missing, TfliteLayout, Writ
 
 
 def cast(writer: Writer, name: str, dtype: str, suffix: str = "Cast") -> str:
-    """Add a Cast to a NumPy type and return the name of its result."""
+    """Add a Cast and return the name of its result.
+
+    Args:
+        writer: writer of the graph.
+        name: name of the tensor to convert.
+        dtype: NumPy type of the result.
+        suffix: suffix of the node's name.
+    """
     return writer.node("Cast", [name], suffix, to=element_type(dtype))
 
 
 def element_type(dtype: str) -> int:
-    """Return the ONNX element type for a NumPy type."""
+    """Return the number of the ONNX element type for a NumPy type."""
     return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 
 def write_as(
     writer: Writer, place: int, result: str, dtype: str, layout: TfliteLayout = FILED
 ) -> None:
-    """Convert a result of type `dtype` to the type of a tensor, and write it to the tensor.
+    """Write a result to a tensor, after casting it to the tensor's type if necessary.
 
     Args:
         writer: writer of the graph.
@@ -110,8 +117,8 @@ def _cast(writer: Writer, operator: TfliteOperator) -> None:
 def _floor_div(writer: Writer, operator: TfliteOperator) -> None:
     """Convert FLOOR_DIV.
 
-    ONNX rounds the quotient of integers towards 0. This is one too large if there is a remainder
-    and exactly one operand is negative.
+    ONNX rounds the quotient of integers towards 0. If there is a remainder and exactly one operand
+    is negative, this quotient is one larger than the rounded-down quotient.
     """
     layout = common_layout(writer, operator)
     a, b = (operand(writer, input_index(operator, i), layout) for i in (0, 1))
@@ -178,10 +185,10 @@ def _xor(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _shift(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert RIGHT_SHIFT; the number of bits is clamped to 0 … width − 1.
+    """Convert RIGHT_SHIFT. The number of bits is clamped to the range from 0 to width − 1.
 
-    ONNX shifts only unsigned integers. A signed integer is therefore divided by a power of two,
-    rounding down.
+    ONNX only shifts unsigned integers. A signed integer is therefore divided by a power of two and
+    rounded down.
     """
     places, result = [input_index(operator, i) for i in (0, 1)], output(operator)
     dtype = writer.tensors[result].dtype
@@ -210,7 +217,7 @@ def _shift(writer: Writer, operator: TfliteOperator) -> None:
 def _bitcast(writer: Writer, operator: TfliteOperator) -> None:
     """Convert BITCAST, which reinterprets the bits of a tensor as another type.
 
-    Only a constant can be converted to a type of another size.
+    If the two types have different sizes, only a constant can be converted.
     """
     data, result = input_index(operator, 0), output(operator)
     sizes = [np.dtype(writer.tensors[place].dtype).itemsize for place in (data, result)]
@@ -228,9 +235,9 @@ def _bitcast(writer: Writer, operator: TfliteOperator) -> None:
 def _arc_tangent(writer: Writer, operator: TfliteOperator) -> None:
     """Convert ATAN2, the angle of the point (x, y) in all four quadrants.
 
-    For positive x, the angle is the arc tangent of y / x. For negative x, half a turn is added with
-    the sign of y. The signs of zeros and infinities matter, as in C, except that a result of −0
-    becomes 0.
+    For positive x, the angle is the arc tangent of y / x. For negative x, half a turn is added that
+    has the sign of y. As in C, the signs of zeros and infinities matter. The only difference to C
+    is that a result of −0 becomes 0.
     """
     layout = common_layout(writer, operator)
     y, x = (operand(writer, input_index(operator, i), layout) for i in (0, 1))

@@ -1,7 +1,7 @@
-"""Convert a single LSTM step whose state is an input and an output of the operator.
+"""Convert the LSTM operator whose state is an input and an output of the operator.
 
-Such steps occur in files of TensorFlow 1. All other LSTM operators keep their state in variables,
-which ONNX does not have.
+The operator computes a single step and occurs in files of TensorFlow 1. All other LSTM operators
+keep their state in variables, which ONNX does not have.
 """
 
 from __future__ import annotations

@@ -28,17 +28,17 @@ def move(
     writer: Writer, data: int, result: int, add: Callable[[str], str],
     read: TfliteLayout = FILED, written: TfliteLayout = FILED,
 ) -> None:  # fmt: skip
-    """Add operators that move elements, and write the result.
+    """Add operators that move elements of a tensor, and write the result.
 
-    The stored integers are moved if data and result have the same quantisation; otherwise the
-    dequantised values are moved.
+    If the data and the result have the same quantisation, the stored integers are moved. Otherwise,
+    the dequantised values are moved.
 
     Args:
         writer: writer of the graph.
         data: tensor index of the data.
         result: tensor index of the result.
-        add: adds the operators for the tensor of a given name, and returns the name of their
-            result.
+        add: function that adds the operators. It gets the name of the tensor that they read, and
+            returns the name of their result.
         read: layout in which the data are read.
         written: layout of the result.
     """
@@ -60,9 +60,10 @@ def move(
 
 
 def result_sizes(writer: Writer, result: int, sizes: int) -> str:
-    """Return the name of an int64 tensor with the shape of a result.
+    """Return the name of an int64 tensor that contains the shape of a result.
 
-    The tensor is a constant if the shape is known. Otherwise it is the operator's own shape input.
+    The tensor is a constant if the shape is known at conversion time. Otherwise, it is the
+    operator's own shape input.
 
     Args:
         writer: writer of the graph.
@@ -70,7 +71,7 @@ def result_sizes(writer: Writer, result: int, sizes: int) -> str:
         sizes: tensor index of the shape input.
 
     Raises:
-        Missing: the shape is not known, and its input is computed in another branch.
+        Missing: the shape is not known at conversion time, and another branch computes it.
     """
     if not writer.is_open(result):
         return writer.add("shape", np.array(writer.tensors[result].shape, np.int64))
@@ -82,7 +83,7 @@ def result_sizes(writer: Writer, result: int, sizes: int) -> str:
 
 
 def _reshape_open(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert RESHAPE, SQUEEZE or EXPAND_DIMS of data whose size depends on values."""
+    """Convert RESHAPE, SQUEEZE or EXPAND_DIMS of data whose size depends on values of tensors."""
     data, result = input_index(operator, 0), operator.outputs[0]
     rank = len(writer.tensors[data].shape)
     if operator.kind == "RESHAPE":
@@ -157,7 +158,7 @@ def _pad(writer: Writer, operator: TfliteOperator) -> None:
 def _pad_symmetrically(
     writer: Writer, operator: TfliteOperator, amounts: NDArray[np.int64]
 ) -> None:
-    """Convert a symmetric MIRROR_PAD, which repeats the elements at the border.
+    """Convert a symmetric MIRROR_PAD, which also repeats the border elements themselves.
 
     ONNX's Pad has no such mode, so the elements are gathered along each axis.
     """
@@ -189,7 +190,7 @@ def _concat(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _pack(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert PACK: add a new axis of length 1 to each input, and concatenate along this axis."""
+    """Convert PACK: add an axis of length 1 to each input, and concatenate along the axis."""
     shape, axis = writer.tensors[output(operator)].shape, operator.integer("Axis")
     if not -len(shape) <= axis < len(shape):
         raise Missing(f"it joins along the axis {axis} of {len(shape)} dimensions")
@@ -246,12 +247,21 @@ def _strided_slice(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _axes_of_ranges(rank: int, count: int, ellipsis: int, new_axes: int) -> list[tuple[int, int]]:
-    """Return (range index, data axis) for each range of a strided slice.
+    """Return the data axis to which each range of a strided slice applies.
 
-    Ranges after an ellipsis count from the last axis. A range that stands for a new axis is left
-    out.
+    Ranges after an ellipsis count from the last axis. A range that adds a new axis is left out.
 
-    Raises `Missing` if there are more ranges than axes.
+    Args:
+        rank: number of axes of the data.
+        count: number of ranges.
+        ellipsis: bit mask of the range that is an ellipsis.
+        new_axes: bit mask of the ranges that add a new axis.
+
+    Returns:
+        List of (index of the range, data axis).
+
+    Raises:
+        Missing: there are more ranges than axes.
     """
     is_new = [bool(new_axes >> i & 1) and not ellipsis >> i & 1 for i in range(count)]
     where = next((i for i in range(count) if ellipsis >> i & 1), count)
@@ -284,7 +294,7 @@ def _write_slice(
     writer: Writer, operator: TfliteOperator, begins: Sequence[int], ends: Sequence[int],
     steps: Sequence[int], sliced: Sequence[int], *, shrunk: Sequence[int] | None = None,
 ) -> None:  # fmt: skip
-    """Add a Slice of an operator's data, and write its result.
+    """Add a Slice of an operator's data, and write the result.
 
     Args:
         writer: writer of the graph.
@@ -293,8 +303,8 @@ def _write_slice(
         ends: end index along each sliced axis.
         steps: step along each sliced axis.
         sliced: the sliced axes.
-        shrunk: axes of length 1 that are removed afterwards. If it is not None, the result may also
-            have new axes.
+        shrunk: axes of length 1 that are removed after slicing. Pass a list, even an empty one, if
+            the result may have other axes than the data.
     """
     data, result = input_index(operator, 0), output(operator)
     shape, keeps_rank = writer.tensors[data].shape, shrunk is None
@@ -319,7 +329,7 @@ def _write_slice(
 
 
 def _split(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert SPLIT or SPLIT_V, whose axis and data inputs are in a different order."""
+    """Convert SPLIT or SPLIT_V, which have their axis and data inputs in different orders."""
     plain = operator.kind == "SPLIT"
     data, at = (input_index(operator, 1), 0) if plain else (input_index(operator, 0), 2)
     shape, parts = writer.tensors[data].shape, operator.outputs
@@ -344,7 +354,7 @@ def _split(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _unpack(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert UNPACK: split an axis into parts of length 1, and remove the axis from each part."""
+    """Convert UNPACK: split an axis into parts of length 1, and remove the axis from the parts."""
     data = input_index(operator, 0)
     shape, axis = writer.tensors[data].shape, operator.integer("Axis")
     if not -len(shape) <= axis < len(shape) or shape[axis] != len(operator.outputs):
@@ -359,7 +369,8 @@ def _unpack(writer: Writer, operator: TfliteOperator) -> None:
 def tensors_read(operator: TfliteOperator) -> Shape:
     """Return the indices of the tensors whose values an operator reads.
 
-    Inputs that only state the shape of the result are left out, because shapes are static.
+    Inputs that only state the shape of the result are left out, because the shape is known at
+    conversion time.
     """
     first, last = READ.get(operator.kind, (0, None))
     return tuple(place for place in operator.inputs[first:last] if place >= 0)

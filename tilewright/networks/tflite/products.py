@@ -15,9 +15,10 @@ from tilewright.networks.tflite.writer import FILED, FIRST, Missing, Writer
 def pads(
     operator: TfliteOperator, size: Shape, kernel: Shape, strides: Shape, steps: Shape
 ) -> list[int]:
-    """Return the padding (top, left, bottom, right) of a window on an image.
+    """Return the padding (top, left, bottom, right) of a convolution or pool.
 
-    If SAME padding is odd, the additional row or column is at the bottom or right.
+    If the padding of an axis is odd in SAME mode, the additional row or column is at the bottom or
+    right.
 
     Args:
         operator: the operator, whose option `Padding` is SAME or VALID.
@@ -38,10 +39,15 @@ def pads(
 
 
 def pair(operator: TfliteOperator, height: str, width: str) -> Shape:
-    """Return two options of an operator that are sizes, such as a vertical and a horizontal stride.
+    """Return two integer options of an operator, such as the vertical and the horizontal stride.
+
+    Args:
+        operator: the operator.
+        height: name of the vertical option.
+        width: name of the horizontal option.
 
     Raises:
-        Missing: a size is below 1.
+        Missing: a value is below 1.
     """
     sizes = operator.integer(height, 1), operator.integer(width, 1)
     if min(sizes) < 1:
@@ -50,10 +56,16 @@ def pair(operator: TfliteOperator, height: str, width: str) -> Shape:
 
 
 def shape_of(writer: Writer, place: int, rank: int, what: str) -> Shape:
-    """Return the shape of a tensor that must have `rank` dimensions and no dimension of size 0.
+    """Return the shape of a tensor, after checking that the number of its dimensions is `rank`.
+
+    Args:
+        writer: writer of the graph.
+        place: tensor index.
+        rank: expected number of dimensions.
+        what: description of the tensor, with which an error message begins.
 
     Raises:
-        Missing: the shape is different. The message begins with `what`.
+        Missing: the number of dimensions is different, or a size is 0.
     """
     shape = writer.tensors[place].shape
     if len(shape) != rank or 0 in shape:
@@ -89,13 +101,13 @@ def _conv(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def turned_weights(writer: Writer, weight: int, order: Sequence[int], axis: int = 0) -> str:
-    """Return the name of weights with their axes permuted to ONNX's order.
+    """Return the name of weights whose axes are permuted to ONNX's order.
 
     Args:
         writer: writer of the graph.
         weight: tensor index of the weights, which may be constant or computed.
         order: permutation of the axes.
-        axis: axis of the channel scales after the permutation.
+        axis: axis of per-channel scales after the permutation.
     """
     if writer.is_constant(weight):
         values = writer.constant(weight, "its weights").transpose(order)
@@ -162,13 +174,13 @@ def _dense(writer: Writer, operator: TfliteOperator) -> None:
 def as_shape(writer: Writer, place: int, shape: Shape, suffix: str) -> str:
     """Return the name of a tensor's dequantised values in another shape.
 
-    The elements keep their order in the file.
+    The elements keep the order that they have in the file.
 
     Args:
         writer: writer of the graph.
         place: tensor index.
         shape: the new shape.
-        suffix: suffix of the name of the Reshape.
+        suffix: suffix of the name of the Reshape node.
     """
     tensor_shape = writer.tensors[place].shape
     if tensor_shape == shape:
@@ -179,7 +191,7 @@ def as_shape(writer: Writer, place: int, shape: Shape, suffix: str) -> str:
 
 
 def is_in_order(shape: Shape) -> bool:
-    """Return whether the elements of an image have the same order in both layouts."""
+    """Return whether an image's elements have the same order in (n, h, w, c) and (n, c, h, w)."""
     return len(shape) == 4 and (shape[3] == 1 or shape[1] * shape[2] == 1)
 
 
@@ -198,7 +210,13 @@ def _matrix_product(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _channel_axis(writer: Writer, place: int, moved: Mapping[int, int]) -> int:
-    """Return the axis of the channel scales after the weights are permuted for ONNX."""
+    """Return the axis of per-channel scales after the weights are permuted to ONNX's order.
+
+    Args:
+        writer: writer of the graph.
+        place: tensor index of the weights.
+        moved: axis in ONNX's order, by axis in the file. Other axes are not supported.
+    """
     quantisation = writer.tensors[place].quantisation
     if quantisation is None or quantisation.scales.size == 1:
         return 0
@@ -208,16 +226,19 @@ def _channel_axis(writer: Writer, place: int, moved: Mapping[int, int]) -> int:
 
 
 def bias(writer: Writer, operator: TfliteOperator, place: int, data: int = 0) -> list[str]:
-    """Return the bias of an operator as a list with one name; an empty list if it has no bias.
+    """Return the bias of an operator as a list with one name, or an empty list if it has no bias.
 
-    An integer bias without a scale has the scale of the accumulators: data scale times weight
-    scale.
+    An integer bias without a scale has the scale of the accumulators, which is the scale of the
+    data times the scale of the weights.
 
     Args:
         writer: writer of the graph.
         operator: the operator.
         place: input position of the bias.
         data: input position of the data.
+
+    Raises:
+        Missing: an integer bias has no scale, and the data or the weights have none either.
     """
     at = operator.inputs[place] if place < len(operator.inputs) else -1
     if at < 0:
@@ -303,7 +324,15 @@ def _transposed_conv_of_volume(writer: Writer, operator: TfliteOperator) -> None
 
 
 def _sides(operator: TfliteOperator, name: str) -> Shape:
-    """Return an option with one value per spatial dimension. Raises `Missing` if one is below 1."""
+    """Return an option with one value per spatial dimension.
+
+    Args:
+        operator: the operator.
+        name: name of the option, with "{}" in place of the letter of the dimension.
+
+    Raises:
+        Missing: a value is below 1.
+    """
     sizes = tuple(operator.integer(name.format(side), 1) for side in SIDES)
     if min(sizes) < 1:
         raise Missing(f"its option {name.format('')} is {list(sizes)}")

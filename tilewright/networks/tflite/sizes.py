@@ -1,8 +1,8 @@
 """Track sizes that depend on values of tensors, and convert the operators that cause them.
 
-A file states a shape for every tensor, with 1 for a size that its converter did not know. Such a
-size is known here if it follows from constants and from the shapes of the inputs. It is unknown
-("open") if it depends on the values of tensors, for example after WHERE. Tensors with open sizes
+A file states a shape for every tensor, with 1 in place of a size that its converter did not know.
+Such a size is known here if it follows from constants and from the shapes of the inputs. A size is
+called open if it depends on the values of tensors, for example after WHERE. Tensors with open sizes
 can only be converted by rules that need no sizes.
 """
 
@@ -66,10 +66,13 @@ OPEN = frozenset((
 
 
 def analyse(writer: Writer) -> None:
-    """Find the tensors of a graph whose sizes depend on values, and those whose values are derived.
+    """Find the tensors of a graph with open sizes, and the tensors with derived values.
 
-    The values of a derived tensor follow from constants and shapes. The results are recorded in
-    `writer`.
+    A size is open if it depends on values of tensors. Values are derived if they follow from
+    constants and shapes. The results are recorded in `writer`.
+
+    Args:
+        writer: writer of the graph.
     """
     for operator in writer.source.operators:
         read = [place for place in operator.inputs if place >= 0]
@@ -84,8 +87,12 @@ def analyse(writer: Writer) -> None:
 def tensors_read(writer: Writer, operator: TfliteOperator) -> Shape:
     """Return the indices of the tensors that an operator reads.
 
-    A tensor that only states a shape is included only if a size of the operator's tensors depends
-    on values.
+    Inputs that only state a shape are left out, unless a size of the operator's tensors depends on
+    values of tensors.
+
+    Args:
+        writer: writer of the graph.
+        operator: the operator.
     """
     if not any(map(writer.is_open, (*operator.inputs, *operator.outputs))):
         return moves.tensors_read(operator)
@@ -93,7 +100,11 @@ def tensors_read(writer: Writer, operator: TfliteOperator) -> Shape:
 
 
 def check(writer: Writer, operator: TfliteOperator) -> None:
-    """Check that the rule of an operator needs no size that depends on values of tensors.
+    """Check that the rule of an operator does not need a size that depends on tensor values.
+
+    Args:
+        writer: writer of the graph.
+        operator: the operator.
 
     Raises:
         Missing: the rule needs such a size.
@@ -109,7 +120,7 @@ def check(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _computed_sizes(writer: Writer, operator: TfliteOperator) -> list[int]:
-    """Return the inputs whose values determine the shape of the result at run time."""
+    """Return the inputs from which the shape of the result is computed at run time."""
     sizing = [operator.inputs[i] for i in SIZED.get(operator.kind, ()) if i < len(operator.inputs)]
     is_open = any(writer.tensors[place].has_open_shape for place in operator.outputs)
     if operator.kind != "RANGE" and not is_open:
@@ -126,8 +137,8 @@ def _open_results(
         writer: writer of the graph.
         operator: the operator.
         opened: tensor indices of the inputs whose sizes depend on values.
-        computed: tensor indices of the inputs that determine the shape of a result and whose values
-            are not known.
+        computed: tensor indices of the inputs from which the shape of a result is computed at run
+            time.
     """
     if operator.kind in (*SHAPE_ONLY, "IF", "STABLEHLO_COMPOSITE"):
         return []  # subgraphs are examined when they are converted
@@ -143,7 +154,7 @@ def _open_results(
 
 
 def _convert_where(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert WHERE, which returns the indices of all non-zero elements, one row per element."""
+    """Convert WHERE, which returns the indices of all non-zero elements as the rows of a matrix."""
     data, result = input_index(operator, 0), output(operator)
     rank = len(writer.tensors[data].shape)
     if not rank:
@@ -162,8 +173,8 @@ NONZERO_TYPES = frozenset(("bool", "float32", "int32", "int64", "uint8"))
 def _unique(writer: Writer, operator: TfliteOperator) -> None:
     """Convert UNIQUE.
 
-    Its results are the distinct elements in the order of their first occurrence, and for each
-    element the index of its value among them.
+    The first result contains the distinct elements, in the order of their first occurrence. The
+    second result contains the index in the first result for each element of the input.
     """
     data = input_index(operator, 0)
     if len(operator.outputs) != 2 or len(writer.tensors[data].shape) != 1:

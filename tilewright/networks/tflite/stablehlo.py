@@ -1,6 +1,6 @@
 """Convert StableHLO operators.
 
-Newer converters write them where TensorFlow Lite has no operator of its own.
+Newer converters write StableHLO operators where TensorFlow Lite has no operator of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ COMPARISONS = ("Equal", "NotEqual", "GreaterOrEqual", "Greater", "LessOrEqual", 
 def _numbers(operator: TfliteOperator, option: str, rank: int) -> Sequence[int]:
     """Return an option that is a vector with one number per dimension.
 
-    Raises `Missing` if the option is absent or has another length.
+    Raises:
+        Missing: the option is absent or has another length.
     """
     values = operator.options.get(option, ())
     if not isinstance(values, tuple) or len(values) != rank:
@@ -66,7 +67,8 @@ def _slice(writer: Writer, operator: TfliteOperator) -> None:
 def _pad(writer: Writer, operator: TfliteOperator) -> None:
     """Convert STABLEHLO_PAD.
 
-    Negative amounts cut elements off. Interior padding inserts fill values between the elements.
+    Negative amounts cut off elements. Interior padding inserts fill values between neighbouring
+    elements.
     """
     data = input_index(operator, 0)
     shape = writer.tensors[data].shape
@@ -141,15 +143,15 @@ def _tanh(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _remainder(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert STABLEHLO_REMAINDER, which has the sign of the dividend."""
+    """Convert STABLEHLO_REMAINDER, whose result has the sign of the dividend."""
     names = [writer.real(input_index(operator, i)) for i in (0, 1)]
     writer.write(output(operator), writer.node("Mod", names, fmod=1))
 
 
 def _shift_left(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert STABLEHLO_SHIFT_LEFT; a shift by at least the type's width gives 0.
+    """Convert STABLEHLO_SHIFT_LEFT. A shift by at least the number of the type's bits gives 0.
 
-    ONNX shifts only unsigned integers, so the numbers are converted to uint64.
+    ONNX only shifts unsigned integers, so the numbers are converted to uint64.
     """
     places, result = [input_index(operator, i) for i in (0, 1)], output(operator)
     dtype = writer.tensors[result].dtype
@@ -216,7 +218,7 @@ def _check_axes(axes: Sequence[int], rank: int) -> None:
 
 
 def _multiply(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert STABLEHLO_DOT_GENERAL, a product over batch, free and contracted axes."""
+    """Convert STABLEHLO_DOT_GENERAL, a matrix product with batch, free and contracted axes."""
     result = output(operator)
     computed = writer.computed_type(result)
     if computed not in MULTIPLIED:
@@ -249,8 +251,8 @@ def _multiply(writer: Writer, operator: TfliteOperator) -> None:
 def _convolve(writer: Writer, operator: TfliteOperator) -> None:
     """Convert STABLEHLO_CONVOLUTION.
 
-    If the data are dilated, or have negative padding, they are dilated and cut before the
-    convolution.
+    If the operator dilates the data or has negative padding, the data are dilated and cut before
+    the convolution.
     """
     data, weight, result = input_index(operator, 0), input_index(operator, 1), output(operator)
     rank = len(writer.tensors[data].shape)

@@ -1,4 +1,4 @@
-"""Convert StableHLO operators that read or write slices at computed positions, or sort."""
+"""Convert StableHLO operators that sort, or that read or write slices at computed positions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ REDUCTIONS: Mapping[str, str] = {
 def _starts(writer: Writer, operator: TfliteOperator, first: int, rank: int) -> str:
     """Join the scalar index inputs from position `first` on into one int64 vector.
 
-    Returns the name of the vector. Raises `Missing` unless there is one index per dimension.
+    Returns:
+        The name of the vector, which has the shape (rank,).
+
+    Raises:
+        Missing: the number of index inputs differs from `rank`.
     """
     if len(operator.inputs) != first + rank:
         raise Missing(
@@ -49,12 +53,12 @@ def _starts(writer: Writer, operator: TfliteOperator, first: int, rank: int) -> 
 
 
 def clamp(writer: Writer, name: str, most: Sequence[int]) -> str:
-    """Limit indices to the range from 0 to `most`, per dimension.
+    """Limit indices to the range from 0 to `most`.
 
     Args:
         writer: writer of the graph.
-        name: name of the indices.
-        most: largest index per dimension.
+        name: name of the index tensor, whose last axis has one number per dimension of the data.
+        most: largest index along each dimension.
 
     Returns:
         The name of the result.
@@ -95,21 +99,22 @@ def _write_begins(
     writer: Writer, indices: int, vector_axis: int, axes: Sequence[int], shape: Sequence[int],
     most: Sequence[int] | None,
 ) -> tuple[str, list[int]]:  # fmt: skip
-    """Write the start of each slice as an index of the data.
+    """Convert the start indices of slices to indices with one number per axis of the data.
 
     Args:
         writer: writer of the graph.
-        indices: tensor index of the indices.
+        indices: tensor index of the start indices.
         vector_axis: axis of `indices` along which the numbers of one index lie. If it equals the
             number of axes, each index is a single number.
-        axes: axis of the data to which each number of an index refers.
+        axes: the axis of the data to which each number of an index refers. The start along all
+            other axes is 0.
         shape: shape of the data.
-        most: largest start of a slice along each axis of the data, to which starts are clamped;
-            None to leave them unchanged.
+        most: largest start along each axis of the data, to which starts are clamped. None if starts
+            are not clamped.
 
     Returns:
         Name of a tensor of shape (…, rank of the data), and the sizes of its axes before the last
-        one.
+        axis.
     """
     own = list(writer.tensors[indices].shape)
     name = indices_of(writer, indices)
@@ -141,11 +146,11 @@ def _grid(sizes: Sequence[int], left_out: Sequence[int], rank: int) -> Integers:
 
     Args:
         sizes: size of the slice along each axis of the data.
-        left_out: axes that the result does not have, along which the size is 1.
+        left_out: axes of size 1 that the result does not have.
         rank: number of axes of the data.
 
     Returns:
-        Array of shape (*sizes of the remaining axes, rank).
+        int64 array of shape (*sizes of the remaining axes, rank).
     """
     check_elements(math.prod(sizes) * rank)
     axes = np.meshgrid(*(np.arange(size, dtype=np.int64) for size in sizes), indexing="ij")
@@ -157,17 +162,17 @@ def _grid(sizes: Sequence[int], left_out: Sequence[int], rank: int) -> Integers:
 def _spread_starts(
     writer: Writer, starts: str, batch: Sequence[int], grid: Integers, rank: int
 ) -> str:
-    """Add the offsets of a slice's elements to the start of each slice.
+    """Return the indices of all elements of all slices.
 
     Args:
         writer: writer of the graph.
-        starts: name of the starts of the slices.
+        starts: name of the start indices of the slices.
         batch: shape of the array of slices.
-        grid: offsets of the elements, of shape (*offsets, rank).
+        grid: offsets of a slice's elements from its start, of shape (*offsets, rank).
         rank: number of dimensions of the data.
 
     Returns:
-        Name of the indices of all elements, of shape (*batch, *offsets, rank).
+        Name of an index tensor of shape (*batch, *offsets, rank).
     """
     wide = writer.add("shape", np.array([*batch, *[1] * (grid.ndim - 1), rank], np.int64))
     name = writer.node("Reshape", [starts, wide], "Wide")
@@ -175,7 +180,10 @@ def _spread_starts(
 
 
 def _gather(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert STABLEHLO_GATHER element by element; starts are clamped so that slices fit."""
+    """Convert STABLEHLO_GATHER to a gather of single elements.
+
+    The starts are clamped so that the slices lie inside the data.
+    """
     data, indices, result = input_index(operator, 0), input_index(operator, 1), output(operator)
     shape, sizes = writer.tensors[data].shape, operator.integers("SliceSizes")
     offsets, collapsed = operator.integers("OffsetDims"), operator.integers("CollapsedSliceDims")
@@ -209,8 +217,8 @@ def _gather(writer: Writer, operator: TfliteOperator) -> None:
 def _scatter(writer: Writer, operator: TfliteOperator) -> None:
     """Convert STABLEHLO_SCATTER.
 
-    Updates outside of the data are ignored: they are written to an additional element, which is
-    then cut off.
+    Updates outside of the data are ignored: they are written to an additional element at the end,
+    which is then removed.
     """
     if len(operator.inputs) != 3:
         raise Missing(f"it has {len(operator.inputs)} inputs instead of 3")
@@ -315,9 +323,13 @@ def _rearrange(writer: Writer, order: str, axis: int, suffix: str, name: str) ->
 
 
 def _order(writer: Writer, operator: TfliteOperator) -> tuple[int, bool]:
-    """Return the number of the tensor by which a sort orders, and whether it sorts descending.
+    """Return the tensor by which a sort orders the elements, and the direction.
 
-    Raises `Missing` if the comparison graph is not a single comparison of two elements.
+    Returns:
+        The number of the tensor among the sorted tensors, and whether the order is descending.
+
+    Raises:
+        Missing: the comparison graph is not a single comparison of two elements.
     """
     graph = writer.subgraphs.get(operator.integer("ComparatorSubgraphIndex", -1))
     if graph is not None and len(graph.operators) == 1 and len(graph.outputs) == 1:

@@ -1,6 +1,6 @@
-"""Lists the TensorFlow Lite operators that are converted, and the reasons why others cannot be.
+"""List the TensorFlow Lite operators that are converted, and the reasons why others cannot be.
 
-Operators that execute other graphs are in `control`.
+Operators that execute other graphs are listed in `control`.
 """
 
 from __future__ import annotations

@@ -61,16 +61,16 @@ def _reduce(op: str, writer: Writer, operator: TfliteOperator) -> None:
 def reduce_axes(
     writer: Writer, op: str, real: str, axes: Sequence[int], *, keep: bool, suffix: str = ""
 ) -> str:
-    """Add a reduction over axes and return the name of its result.
+    """Add a reduction over axes, and return the name of its result.
 
-    Depending on the opset, the axes are an attribute or an input.
+    The axes are an attribute or an input of the node, depending on the opset.
 
     Args:
         writer: writer of the graph.
-        op: ONNX reduction operator.
+        op: ONNX operator type of the reduction.
         real: name of the data.
         axes: axes to reduce.
-        keep: keep the reduced axes with length 1.
+        keep: keep the reduced axes, with length 1.
         suffix: suffix of the node's name.
     """
     if writer.opset > OPSET or op == "ReduceSum":
@@ -80,7 +80,10 @@ def reduce_axes(
 
 
 def _l2_pool(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert L2_POOL_2D, the square root of the mean of squares. ONNX's LpPool sums instead."""
+    """Convert L2_POOL_2D, which computes the square root of the mean of the squares.
+
+    ONNX's LpPool uses the sum of the squares instead of the mean.
+    """
     data = input_index(operator, 0)
     _, height, width, _ = shape_of(writer, data, 4, "its data")
     kernel = pair(operator, "FilterHeight", "FilterWidth")
@@ -95,9 +98,9 @@ def _l2_pool(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _l2_normalise(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert L2_NORMALIZATION along the last axis.
+    """Convert L2_NORMALIZATION, which divides by the norm along the last axis.
 
-    The norm is at least 1e-6, as in TensorFlow Lite.
+    As in TensorFlow Lite, a norm below 1e-6 is replaced by 1e-6.
     """
     data = input_index(operator, 0)
     rank = len(writer.tensors[data].shape)
@@ -112,7 +115,7 @@ def _l2_normalise(writer: Writer, operator: TfliteOperator) -> None:
 def _local_response(writer: Writer, operator: TfliteOperator) -> None:
     """Convert LOCAL_RESPONSE_NORMALIZATION.
 
-    ONNX divides alpha by the size of the window, so alpha is multiplied by it.
+    ONNX divides alpha by the size of the window, so alpha is multiplied by this size beforehand.
     """
     data = input_index(operator, 0)
     shape_of(writer, data, 4, "its data")
@@ -185,12 +188,12 @@ Integers = NDArray[np.int64]
 
 
 def combiner(writer: Writer, operator: TfliteOperator, option: str) -> str:
-    """Return the function of a graph that combines two numbers.
+    """Return the name of the function that a graph of two numbers computes.
 
     Args:
         writer: writer of the graph.
-        operator: the operator that executes the graph.
-        option: option of the operator with the number of the graph.
+        operator: the operator that executes the combining graph.
+        option: name of the operator's option that contains the number of this graph.
 
     Returns:
         A key of `REDUCERS`, or "second" for a graph that returns its second input.
@@ -218,16 +221,16 @@ def combiner(writer: Writer, operator: TfliteOperator, option: str) -> str:
 def spread(
     writer: Writer, name: str, shape: Shape, axis: int, sources: Integers, filling: str
 ) -> str:
-    """Select elements of a tensor along an axis, and fill gaps with a scalar.
+    """Gather elements of a tensor along an axis, with a scalar in place of missing elements.
 
     Args:
         writer: writer of the graph.
         name: name of the tensor.
-        shape: its shape.
-        axis: axis along which elements are selected.
-        sources: source index of each element of the result, −1 for the fill value; int array of
-            shape (n,).
-        filling: name of the scalar that fills gaps.
+        shape: shape of the tensor.
+        axis: axis along which elements are gathered.
+        sources: source index of each element of the result, or −1 for the fill value; int64 array
+            of shape (n,).
+        filling: name of the scalar with the fill value.
 
     Returns:
         The name of the result.
@@ -251,11 +254,11 @@ def dilated_places(size: int, dilation: int, low: int, high: int) -> Integers:
     Args:
         size: length of the axis.
         dilation: distance between neighbouring elements in the result.
-        low: padding before the elements; a negative number cuts elements off.
-        high: padding after the elements; a negative number cuts elements off.
+        low: padding before the elements. A negative number cuts off elements.
+        high: padding after the elements. A negative number cuts off elements.
 
     Returns:
-        Source index of each element of the result, −1 for padding; int array of shape (n,).
+        Source index of each element of the result, or −1 for padding; int64 array of shape (n,).
 
     Raises:
         Missing: the dilation is not positive, more elements are cut off than there are, or the
@@ -288,10 +291,10 @@ def dilate(
     Args:
         writer: writer of the graph.
         name: name of the tensor.
-        shape: its shape.
+        shape: shape of the tensor.
         dilations: distance between neighbouring elements in the result, per axis.
         filling: name of the scalar that fills gaps and padding.
-        pads: padding (low, high) per axis, None for no padding.
+        pads: padding (low, high) per axis, or None for no padding.
 
     Returns:
         The name of the result.
@@ -306,7 +309,10 @@ def dilate(
 
 
 def _reduce_windows(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert REDUCE_WINDOW, whose window, strides and dilations are inputs; it has no padding."""
+    """Convert REDUCE_WINDOW.
+
+    Its window, strides and dilations are inputs. The operator has no padding.
+    """
     number = operator.integer("ReduceFunction")
     if not 0 < number < len(FUNCTIONS):
         raise Missing(f"its function {number} is not supported")
@@ -334,7 +340,11 @@ def _reduce_windows_stablehlo(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _numbers(operator: TfliteOperator, option: str, rank: int) -> list[int]:
-    """Return an option with one number per dimension; all 1 if it is absent."""
+    """Return an option with one number per dimension, or a list of ones if the option is absent.
+
+    Raises:
+        Missing: the option has another length.
+    """
     values = operator.options.get(option, ())
     numbers = [int(value) for value in values] if isinstance(values, tuple) else []
     if len(numbers) not in (0, rank):
@@ -380,7 +390,7 @@ def _write_windows(
 
 
 def _reduce_stablehlo(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert STABLEHLO_REDUCE, which reduces whole axes with an initial value."""
+    """Convert STABLEHLO_REDUCE, which reduces whole axes, beginning with a start value."""
     if len(operator.inputs) != 2:
         raise Missing(f"it reduces {len(operator.inputs) // 2} tensors at once")
     data, result = input_index(operator, 0), output(operator)
@@ -403,7 +413,13 @@ def _reduce_stablehlo(writer: Writer, operator: TfliteOperator) -> None:
 
 
 class _Numbers:
-    """Writes a reduction in an element type for which onnxruntime supports it."""
+    """Writer of a reduction in an element type for which onnxruntime supports the reduction.
+
+    Args:
+        writer: writer of the graph.
+        operator: the operator.
+        function: name of the combining function, a key of `REDUCERS`.
+    """
 
     def __init__(self, writer: Writer, operator: TfliteOperator, function: str) -> None:
         self._writer = writer
@@ -427,16 +443,16 @@ class _Numbers:
         return name
 
     def reduce(self, name: str, axes: Sequence[int], suffix: str) -> str:
-        """Add the reduction over `axes`, and return the name of its result."""
+        """Add the reduction over `axes`, which are removed, and return the result's name."""
         return reduce_axes(self._writer, self._reduction, name, axes, keep=False, suffix=suffix)
 
     def combine(self, start: str, name: str) -> str:
-        """Add the operation that combines the initial value with the reduced values."""
+        """Add a node that combines the start value with a reduced value; return its result."""
         suffix = "Combine" if self._dtype != self._target else ""
         return self._writer.node(self._operation, [start, name], suffix)
 
     def back(self, name: str) -> str:
-        """Return the name of a result, converted to the element type of the operator's output."""
+        """Convert a result to the element type of the operator's output, and return its name."""
         return name if self._dtype == self._target else cast(self._writer, name, self._target, "")
 
 

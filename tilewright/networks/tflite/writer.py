@@ -1,10 +1,10 @@
-"""Writes the ONNX graph of a TensorFlow Lite graph, tensor by tensor.
+"""Write the ONNX graph of a TensorFlow Lite graph, tensor by tensor.
 
 A quantised tensor can exist in the ONNX graph as stored integers, as dequantised values, or as
 both. An image can exist in two layouts: files store images as (n, h, w, c), whereas ONNX computes
-on (n, c, h, w). The writer adds a form of a tensor only when an operator reads it. A tensor keeps
-the layout in which its operator computes it, and is transposed only if another operator reads it in
-the other layout. There are therefore no transpositions between two convolutions.
+on (n, c, h, w). The writer adds a form of a tensor only when an operator reads this form. A tensor
+keeps the layout in which its operator computes it, and is transposed only if another operator reads
+it in the other layout. There are therefore no transpositions between two convolutions.
 """
 
 from __future__ import annotations
@@ -64,20 +64,26 @@ could otherwise request any number."""
 class TfliteLayout(Enum):
     """Layout of an image: FILED is (n, h, w, c) as in files, FIRST is (n, c, h, w) as in ONNX.
 
-    The value of a layout is the permutation that converts an image from the other layout to it.
+    The value of a member is the permutation that converts an image from the other layout to this
+    layout.
     """
 
     FILED = (0, 2, 3, 1)
     FIRST = (0, 3, 1, 2)
 
     def permute_shape(self, shape: Sequence[int]) -> Shape:
-        """Convert a shape of the file to this layout; only shapes with four axes change."""
+        """Convert a shape in the file to this layout. Only shapes with four axes change."""
         if self is TfliteLayout.FILED or len(shape) != 4:
             return tuple(shape)
         return tuple(shape[axis] for axis in self.value)
 
     def axis(self, axis: int, rank: int) -> int:
-        """Convert an axis of a tensor in the file to the corresponding axis in this layout."""
+        """Convert an axis of a tensor in the file to the corresponding axis in this layout.
+
+        Args:
+            axis: the axis, which may be negative.
+            rank: number of dimensions of the tensor.
+        """
         axis %= rank
         return self.value.index(axis) if self is TfliteLayout.FIRST and rank == 4 else axis
 
@@ -90,16 +96,16 @@ class Missing(Exception):
 
 
 def check_elements(count: int) -> None:
-    """Raise `Missing` if a constant of `count` elements is too large to be created."""
+    """Raise `Missing` if a constant with `count` elements is too large to be created."""
     if count > MAX_ELEMENTS:
         raise Missing(f"it has {count} positions, but at most {MAX_ELEMENTS} can be listed")
 
 
 class OperatorBudget:
-    """Limit on the number of operators in graphs that other operators execute.
+    """Limit on the total number of operators in graphs that other operators execute.
 
-    Without a limit, a file of a few kilobytes whose graphs execute each other could request more
-    operators than fit into memory.
+    Without this limit, a file of a few kilobytes whose graphs execute each other could expand to
+    more operators than fit into memory.
     """
 
     def __init__(self) -> None:
@@ -120,25 +126,25 @@ class OperatorBudget:
 
 
 class Writer:
-    """Writer of an ONNX graph. Conversion rules use it to read inputs, add nodes and write results.
+    """Writer of an ONNX graph, through which conversion rules read inputs and write results.
 
-    Tensors are identified by their index in `tensors`, which parameters call `place`. Layouts only
-    concern images, which are tensors with four dimensions.
+    A tensor is identified by its index in `tensors`; parameters with this index are called `place`.
+    Layouts only concern images, which are tensors with four dimensions.
 
     Args:
-        source: the graph to convert.
-        outer: writer of the surrounding graph, if an operator of that graph executes this one.
-        inline: write the nodes into the graph of `outer`. Otherwise they form a graph of their own,
-            which may read tensors of `outer`.
+        source: the TensorFlow Lite graph to convert.
+        outer: writer of the surrounding graph, if an operator of that graph executes this graph.
+        inline: whether nodes are written into the ONNX graph of `outer`. If False, they form an
+            ONNX graph of their own, which may read tensors of `outer`.
 
     Attributes:
         tensors: the tensors of the graph.
-        source: the graph to convert.
+        source: the TensorFlow Lite graph to convert.
         subgraphs: the other graphs of the file, by number.
         opset: opset of the ONNX model.
         depth: nesting depth of the graph.
         budget: limit on the number of operators in nested graphs.
-        derived: indices of computed tensors whose values follow from constants and shapes.
+        derived: indices of the computed tensors whose values follow from constants and shapes.
     """
 
     def __init__(
@@ -186,10 +192,10 @@ class Writer:
         """Start writing an operator.
 
         Args:
-            operator: name of the operator, from which node names are derived.
-            kind: its name in the schema.
-            in_floats: store quantised constants as float32, not as integers with a
-                DequantizeLinear.
+            operator: name of the operator, from which the names of its nodes are derived.
+            kind: name of the operator's kind in the schema.
+            in_floats: store quantised constants as float32. If False, they are stored as integers
+                that a DequantizeLinear converts.
         """
         self._operator, self._in_floats = operator, in_floats
         self._wide = WIDENED.get(kind, {})
@@ -202,11 +208,11 @@ class Writer:
         return place in self._values
 
     def is_known(self, place: int) -> bool:
-        """Return whether a tensor is a constant, an input, or already written."""
+        """Return whether a tensor is a constant, an input, or already computed."""
         return place in self._values or self._native(place) is not None
 
     def layout(self, place: int) -> TfliteLayout:
-        """Return the layout in which a tensor exists; channels first if it exists in both."""
+        """Return the layout in which a tensor exists; (n, c, h, w) if it exists in both layouts."""
         return self._native(place) or FILED
 
     def constant(self, place: int, what: str) -> NDArray[Any]:
@@ -241,6 +247,10 @@ class Writer:
     def stored_name(self, place: int, layout: TfliteLayout = FILED) -> str:
         """Return the name of a tensor in the form in which the file stores it: integers or floats.
 
+        Args:
+            place: tensor index.
+            layout: layout in which the tensor is read.
+
         Raises:
             ModelFileError: the tensor has not been computed yet.
         """
@@ -262,8 +272,11 @@ class Writer:
     def computed_type(self, place: int) -> str:
         """Return the NumPy type in which the current operator computes a tensor.
 
-        This is float32 for a quantised tensor. Other types are widened where onnxruntime does not
-        support them.
+        The type is float32 for a quantised tensor. A type that onnxruntime does not support for
+        this operator is replaced by a wider type.
+
+        Args:
+            place: tensor index.
         """
         tensor = self.tensors[place]
         if tensor.quantisation is not None:
@@ -271,7 +284,12 @@ class Writer:
         return self._wide.get(tensor.dtype, tensor.dtype)
 
     def real(self, place: int, layout: TfliteLayout = FILED) -> str:
-        """Return the name of a tensor as dequantised values, in its computed type."""
+        """Return the name of a tensor's dequantised values, in the type of `computed_type`.
+
+        Args:
+            place: tensor index.
+            layout: layout in which the tensor is read.
+        """
         name, tensor = self._real_form(place, layout), self.tensors[place]
         is_wide = tensor.quantisation is None and tensor.dtype in self._wide
         if is_wide and place not in self._values:  # constants are converted already
@@ -283,7 +301,7 @@ class Writer:
         return self.node("Cast", [name], "Cast", to=int(kind))
 
     def _real_form(self, place: int, layout: TfliteLayout) -> str:
-        """Return the name of a tensor as dequantised values, before conversion to a wider type."""
+        """Return the name of a tensor's dequantised values, before conversion to a wider type."""
         tensor = self.tensors[place]
         if place in self._values:
             axis = 0 if tensor.quantisation is None else tensor.quantisation.axis
@@ -299,13 +317,13 @@ class Writer:
         return self._real[place, layout]
 
     def weight(self, place: int, values: NDArray[Any], axis: int, role: str = "") -> str:
-        """Add a constant in the form in which an operator reads it, as dequantised values.
+        """Add a constant in the form in which an operator reads it: as dequantised values.
 
         Args:
             place: index of the tensor from which the constant comes.
-            values: its values, possibly in another shape.
+            values: values of the constant, possibly in another shape than the tensor.
             axis: axis of the channels in `values`.
-            role: suffix of the name; "" to use the tensor's name.
+            role: suffix of the constant's name; "" to use the tensor's name.
 
         Returns:
             The name of the constant.
@@ -322,13 +340,18 @@ class Writer:
         return self._dequantise(self.add(name, values), moved, tensor.dtype, name)
 
     def add(self, name: str, values: NDArray[Any] | np.generic) -> str:
-        """Add a constant and return its name, which begins with `name`."""
+        """Add a constant, and return its name, which begins with `name`."""
         return self._graph.constant(name, values)
 
     def filled_constant(self, shape: Shape, value: float | int, dtype: str) -> str:
-        """Return the name of a tensor with the same value everywhere.
+        """Return the name of a tensor whose elements are all equal to `value`.
 
         A large tensor is not stored, but created when the model runs.
+
+        Args:
+            shape: shape of the tensor.
+            value: value of all elements.
+            dtype: NumPy type of the tensor.
         """
         if math.prod(shape) <= MAX_FILLED:
             return self.add("start", np.full(shape, value, dtype))
@@ -339,12 +362,12 @@ class Writer:
     # outputs of operators
 
     def node(self, op: str, inputs: Sequence[str], suffix: str = "", **attributes: Any) -> str:
-        """Add a node and return the name of its result.
+        """Add a node with one result, and return the name of the result.
 
         Args:
             op: ONNX operator type.
             inputs: names of the input tensors.
-            suffix: appended to the operator's name; "" gives the node the operator's name.
+            suffix: suffix that is appended to the operator's name to get the node's name.
             **attributes: attributes of the node.
         """
         name = f"{self._operator}/{suffix}" if suffix else self._operator
@@ -353,12 +376,26 @@ class Writer:
     def nodes(
         self, op: str, inputs: Sequence[str], count: int, suffix: str = "", **attributes: Any
     ) -> list[str]:
-        """Add a node with `count` results, and return the names of the results. See `node`."""
+        """Add a node with several results, and return the names of the results.
+
+        Args:
+            op: ONNX operator type.
+            inputs: names of the input tensors.
+            count: number of results.
+            suffix: suffix that is appended to the operator's name to get the node's name.
+            **attributes: attributes of the node.
+        """
         name = f"{self._operator}/{suffix}" if suffix else self._operator
         return self._graph.results_of(op, inputs, name, count, **attributes)
 
     def split(self, data: str, axis: int, sizes: Sequence[int]) -> list[str]:
-        """Add a Split and return the names of its parts."""
+        """Add a Split and return the names of the parts.
+
+        Args:
+            data: name of the tensor to split.
+            axis: axis along which it is split.
+            sizes: size of each part along the axis.
+        """
         lengths = self.add(f"{self._operator}/sizes", np.array(sizes, np.int64))
         return self.nodes("Split", [data, lengths], len(sizes), axis=axis)
 
@@ -391,17 +428,26 @@ class Writer:
             self._open.add(place)
 
     def bind_stored(self, place: int, name: str) -> None:
-        """Connect an input of this graph to the ONNX tensor `name`, which holds its stored form."""
+        """Connect an input of this graph to an ONNX tensor, which contains the input's stored form.
+
+        Args:
+            place: tensor index of the input.
+            name: name of the ONNX tensor.
+        """
         self._stored[place, FILED] = name
 
     def declare(self, place: int) -> onnx.ValueInfoProto:
-        """Make an input of this graph an input of the ONNX graph, and return its name and type."""
+        """Make an input of this graph an input of the ONNX graph, and return its name and type.
+
+        Args:
+            place: tensor index of the input.
+        """
         name = self._graph.tensor_names.take_free_name(self.tensors[place].name or f"tensor{place}")
         self._stored[place, FILED] = name
         return self._info(place, FILED, name)
 
     def declare_scalar(self, name: str, dtype: str) -> onnx.ValueInfoProto:
-        """Return the name and type of an additional scalar input of the ONNX graph.
+        """Create the name and type of an additional scalar input of the ONNX graph.
 
         Args:
             name: suffix of the input's name.
@@ -416,12 +462,12 @@ class Writer:
         inputs: Sequence[onnx.ValueInfoProto],
         results: Sequence[tuple[str, str, Sequence[int | None]]],
     ) -> onnx.GraphProto:
-        """Return the finished ONNX graph, for an attribute of an operator such as a loop.
+        """Return the finished ONNX graph, which becomes an attribute of an operator such as Loop.
 
         Args:
             inputs: inputs of the graph.
-            results: name, NumPy type and shape of each output. A size of None depends on values of
-                tensors.
+            results: name, NumPy type and shape of each output. A size is None if it depends on
+                values of tensors.
         """
         outputs = []
         for name, dtype, shape in results:
@@ -440,12 +486,12 @@ class Writer:
     def is_open(self, place: int) -> bool:
         """Return whether the size of a tensor depends on values of tensors.
 
-        The shape of such a tensor only states the number of its dimensions.
+        Only the number of dimensions is then known of the tensor's shape.
         """
         return place in self._open
 
     def set_open(self, places: Iterable[int]) -> None:
-        """Record that the sizes of tensors depend on values of tensors."""
+        """Record that the sizes of the given tensors depend on values of tensors."""
         self._open.update(places)
 
     def is_derived(self, place: int) -> bool:
@@ -453,13 +499,16 @@ class Writer:
         return place in self._values or place in self.derived
 
     def is_complex(self, place: int) -> bool:
-        """Return whether a tensor holds complex numbers, as (real, imaginary) pairs."""
+        """Return whether a tensor contains complex numbers, stored as (real, imaginary) pairs."""
         return place in self._complex
 
     def write_complex(self, place: int, result: str) -> None:
-        """Write a complex result, given as a real tensor of shape (…, 2).
+        """Write a complex result to a tensor.
 
-        The last axis holds the real and the imaginary part.
+        Args:
+            place: tensor index of the output.
+            result: name of a real tensor of shape (…, 2), whose last axis contains the real and the
+                imaginary part.
 
         Raises:
             Missing: the tensor is an output of the network.
@@ -472,12 +521,12 @@ class Writer:
         self.write_stored(place, result)
 
     def keep_foreign(self, kind: str, inputs: Sequence[int], outputs: Sequence[int]) -> str:
-        """Keep an operator that cannot be converted as a node of the domain `tflite`.
+        """Keep an operator that cannot be converted, as a node of the domain `tflite`.
 
         Args:
             kind: kind of the operator.
-            inputs: tensor indices of its inputs.
-            outputs: tensor indices of its outputs.
+            inputs: tensor indices of the operator's inputs.
+            outputs: tensor indices of the operator's outputs.
 
         Returns:
             The name of the node.
@@ -512,14 +561,14 @@ class Writer:
     def write(
         self, place: int, result: str, layout: TfliteLayout = FILED, *, exact: bool = False
     ) -> None:
-        """Write a result of dequantised values to a tensor.
+        """Write a result of dequantised values to a tensor, which is quantised if the file says so.
 
         Args:
             place: tensor index of the output.
             result: name of the result.
             layout: layout of the result.
-            exact: True if each value is already a multiple of the tensor's scale. Such a tensor is
-                only quantised if an operator reads its integers.
+            exact: whether each value is already a multiple of the tensor's scale. A tensor of such
+                values is only quantised if an operator reads its integers.
         """
         self._begin_writing(place, layout)
         self._check_scale(place)
@@ -535,7 +584,13 @@ class Writer:
     def write_stored(self, place: int, result: str, layout: TfliteLayout = FILED) -> None:
         """Write a result to a tensor without quantising it.
 
-        The result already has the form in which the file stores the tensor: integers or floats.
+        The result must already have the form in which the file stores the tensor: integers or
+        floats.
+
+        Args:
+            place: tensor index of the output.
+            result: name of the result.
+            layout: layout of the result.
         """
         self._begin_writing(place, layout)
         self._stored[place, layout] = self._call(place, layout, result)
@@ -568,14 +623,19 @@ class Writer:
     # forms of a tensor
 
     def _native(self, place: int) -> TfliteLayout | None:
-        """Return a layout in which a tensor exists, None if it does not exist yet."""
+        """Return a layout in which a tensor exists, or None if it has not been computed yet."""
         for layout in (FIRST, FILED):
             if (place, layout) in self._stored or (place, layout) in self._real:
                 return layout
         return None
 
     def _begin_writing(self, place: int, layout: TfliteLayout) -> None:
-        """Check that a tensor may be written, and record which operator writes it."""
+        """Check that a tensor may be written, and record the operator that writes it.
+
+        Raises:
+            Missing: the layout is (n, c, h, w), but the tensor is not an image.
+            ModelFileError: the tensor is already known.
+        """
         rank = len(self.tensors[place].shape)
         if layout is FIRST and rank != 4:
             raise Missing(f"its result has {rank} dimensions, which are not those of an image")
@@ -598,9 +658,14 @@ class Writer:
             raise Missing("its result is quantised to 32 bits")
 
     def _turn(self, place: int, layout: TfliteLayout, stored: str) -> str:
-        """Convert a stored image to `layout` from the other layout.
+        """Convert a stored image to a layout from the other layout.
 
-        A Reshape suffices if no element moves.
+        A Reshape is used instead of a Transpose if the order of the elements does not change.
+
+        Args:
+            place: tensor index of the image.
+            layout: layout to which the image is converted.
+            stored: name of the image in the other layout.
 
         Raises:
             Missing: the tensor does not have four dimensions.
@@ -647,7 +712,7 @@ class Writer:
     # names
 
     def _call(self, place: int, layout: TfliteLayout, result: str) -> str:
-        """Rename a result to the name of the tensor to which it is written.
+        """Give a result the name of the tensor to which it is written.
 
         A result that already has the name of another tensor keeps its name.
 
@@ -657,7 +722,7 @@ class Writer:
             result: name of the result.
 
         Returns:
-            The name of the result.
+            The new name of the result.
         """
         if not self._graph.is_unnamed(result):
             return result
@@ -689,9 +754,10 @@ class Writer:
 
 
 def _constants(source: TfliteGraph) -> dict[int, NDArray[Any]]:
-    """Return the constants of a graph by tensor index.
+    """Return the constants of a graph, by tensor index.
 
-    These include constants without elements, for which a file has no data.
+    This includes tensors without elements that no operator computes. Files contain no data for
+    them.
     """
     computed = {i for operator in source.operators for i in operator.outputs} | set(source.inputs)
     values = {}
@@ -713,5 +779,5 @@ def _opset(source: TfliteGraph) -> int:
 
 
 def _turn_values(values: NDArray[Any], layout: TfliteLayout) -> NDArray[Any]:
-    """Convert values of an image from the layout of the file to the given layout."""
+    """Convert the values of an image from the file's layout to the given layout."""
     return values.transpose(layout.value) if layout is FIRST and values.ndim == 4 else values

@@ -21,10 +21,13 @@ RUNTIME = {
 
 
 def write_c_interface(folder: Path) -> None:
-    """Write sources, headers and TVM's runtime into a folder, which is created if it is missing.
+    """Write the C interface's sources and headers and TVM's runtime libraries into a folder.
+
+    Args:
+        folder: the folder. It is created if it does not exist.
 
     Raises:
-        ArtifactError: TVM's package is missing or lacks a file.
+        ArtifactError: a TVM package is missing or lacks a file.
         OSError: a file cannot be written.
     """
     contents = {name: (files(__package__) / name).read_bytes() for name in SOURCES}
