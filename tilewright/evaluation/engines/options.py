@@ -13,8 +13,9 @@ from tilewright.tuning.options import InputShapes, Precision
 class BenchmarkOptions(CommandOptions):
     """Options of a benchmark.
 
-    The library is that of `artifact`, or it is built from the schedules of a tuned folder or from
-    `trials` measurements of each workload.
+    The benchmark uses the library in `artifact` if it is given. Otherwise it builds a library,
+    either from the schedules in the output directory `schedules` or after tuning each workload with
+    `trials` trials.
     """
 
     model: Annotated[str, CliOption(positional=True, value="model")] = Field(

@@ -1,4 +1,4 @@
-"""Recommends what to do after a run, based on its figures."""
+"""Derives recommendations from the statistics of a finished run, such as a number of trials."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Advice:
     """A recommendation.
 
     Attributes:
-        finding: sentence about what the figures show.
-        action: sentence about what to do.
+        finding: sentence about what the run shows.
+        action: sentence about what the user should do.
     """
 
     finding: str
@@ -36,11 +36,14 @@ class Advice:
 
 
 def advice_of(folder: TunedFolder, explained: Sequence[Explained]) -> list[Advice]:
-    """Return recommendations for a run, most important first; empty if there are none.
+    """Return recommendations for a run.
 
     Args:
         folder: the run.
         explained: explanation of each workload.
+
+    Returns:
+        The recommendations, most important first; empty if there are none.
     """
     rules: list[Callable[[TunedFolder, Sequence[Explained]], Advice | None]] = [
         _without_valid, _advise_on_failures, _advise_on_bounds, _advise_on_trials, _veto, _too_long,
@@ -65,7 +68,8 @@ def _without_valid(folder: TunedFolder, explained: Sequence[Explained]) -> Advic
 def _advise_on_failures(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
     """Advise what to do if many trials are invalid.
 
-    Either the space is unsuitable, or Model V (validity) has not learned enough.
+    The advice is a space with more valid schedules, a tuner that predicts validity, or more trials
+    for Model V (validity).
     """
     failures, reasons, trials = Counter[str](), Counter[str](), 0
     for explanation in explained:
@@ -147,7 +151,10 @@ def _advise_on_trials(folder: TunedFolder, explained: Sequence[Explained]) -> Ad
 
 
 def _veto(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
-    """Advise if the probabilities of Model V (validity) are wrong or it rejects good schedules."""
+    """Advise what to do if Model V (validity) rejects fast schedules or is biased.
+
+    A biased model predicts too many or too few valid configs on average.
+    """
     pair = pool_predictions([explanation.unseen for explanation in explained], "V")
     if not pair.shape[1] or np.ptp(pair[1]) == 0:
         return None
@@ -175,7 +182,7 @@ def _veto(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
 
 
 def _too_long(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
-    """Advise what to do if all layers stopped improving long before the end."""
+    """Advise a smaller number of trials if no layer improved in the second half of the run."""
     last = max(explanation.trajectory.last_improvement for explanation in explained)
     whole = -(-last // folder.batch) * folder.batch
     if not last or 2 * whole > _most_trials(explained):
