@@ -18,7 +18,7 @@ _LONGEST_NAME = 60  # characters of a default folder
 
 
 def _with_methods(schema: dict[str, Any]) -> None:
-    """Let a form offer the registered methods as choices."""
+    """Add the registered methods to a JSON schema, as the choices of a form's field."""
     from tilewright.hardware_search.methods import method_names
 
     schema["enum"] = list(method_names())

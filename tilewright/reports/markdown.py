@@ -1,6 +1,7 @@
 """Generates Markdown: escaped text, code, tables and links.
 
-Names that other people chose are escaped, so that they are shown as text.
+Names that other people chose, such as names of layers, are escaped so that they appear as plain
+text.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def markdown_table(rows: Sequence[Row]) -> str:
 
 
 def with_known(rows: Sequence[Row]) -> list[Row]:
-    """Drop the columns of a table that are empty in every row."""
+    """Remove the columns of a table that are empty in every row."""
     known = [head for head in rows[0] if any(row[head] for row in rows)] if rows else []
     return [{head: row[head] for head in known} for row in rows]
 

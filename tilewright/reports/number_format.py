@@ -11,7 +11,7 @@ _PERCENT = "\N{NO-BREAK SPACE}%"
 
 
 class Ends(Protocol):
-    """Interface of an interval, for example a confidence interval."""
+    """Interface of an interval with a lower and an upper end, such as a confidence interval."""
 
     @property
     def low(self) -> float:
@@ -27,8 +27,14 @@ class Ends(Protocol):
 def percent(share: float) -> str:
     """Return a fraction as a percentage such as `0 %`, `<0.1 %`, `1.3 %` or `214 %`.
 
-    The text is `none valid` for an infinite fraction, which is the regret of a tuner that found no
-    valid schedule, and a dash for NaN.
+    NaN gives a dash. Infinity gives `none valid`, because it is the regret of a tuner that found no
+    valid schedule.
+
+    Args:
+        share: the fraction; 0.05 means 5 %.
+
+    Returns:
+        The text, with a no-break space before the percent sign.
     """
     if math.isnan(share):
         return UNKNOWN
@@ -111,7 +117,11 @@ def interval_text(interval: Ends, form: Callable[[float], str]) -> str:
 
     Args:
         interval: the interval.
-        form: converts an end to text. If it adds a percent sign, the sign is written only once.
+        form: function that converts an end to text. If it adds a percent sign, the sign is written
+            only after the upper end.
+
+    Returns:
+        The text.
     """
     low, high = form(interval.low), form(interval.high)
     if low == high:

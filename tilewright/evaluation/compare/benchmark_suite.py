@@ -1,5 +1,4 @@
-"""Test beds for tuners: workloads whose best schedule is known because every config was measured.
-"""
+"""Test beds for tuners: workloads whose best schedule is known from complete measurements."""
 
 from __future__ import annotations
 

@@ -124,14 +124,12 @@ class Results:
 
     @cached_property
     def reached(self) -> NDArray[np.bool_]:
-        """True for runs whose regret fell to `GOAL`, bool array of shape (tuners, workloads, seeds).
-        """
+        """Mask of the runs that reached `GOAL`, bool array of shape (tuners, workloads, seeds)."""
         return self._within_goal[..., -1]
 
     @cached_property
     def _within_goal(self) -> NDArray[np.bool_]:
-        """True for trials after which the regret is at most `GOAL`, with a tolerance for rounding.
-        """
+        """Mask of the trials after which the regret is at most `GOAL`, up to rounding errors."""
         return np.asarray(self.regret <= GOAL + 1e-9)
 
     def at_goal(self, curve: Floats) -> Floats:

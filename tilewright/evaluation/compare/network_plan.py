@@ -145,8 +145,7 @@ def _folder_name(text: str) -> str:
 
 
 def _folder_text(text: str) -> str:
-    """Replace the characters that a folder name must not contain, and append a digest if any was.
-    """
+    """Replace characters that a folder name must not contain. Append a digest if any was."""
     name = re.sub(r"[^\w.+=:-]+", "-", text)
     return name if name == text else f"{name}-{digest(text.encode())[:_DIGEST]}"
 

@@ -270,8 +270,7 @@ class Metered:
         return self._target.space(workload)
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        """Lower configs. Count them, and add the seconds that their compilation took when recorded.
-        """
+        """Lower configs, count them, and add the recorded seconds of their compilation."""
         self.compiled += len(configs)
         if self._table.spent is not None:
             self.seconds += float(
@@ -280,7 +279,7 @@ class Metered:
         return self._target.lower(workload, configs)
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """Measure programs, and add the seconds that this took when the table was recorded."""
+        """Measure programs, and add the recorded seconds of their measurement."""
         if self._table.spent is not None:
             rows = self._table.rows_of_configs(lowered.configs)
             self.seconds += float(self._table.spent.measuring[rows].sum())
@@ -340,8 +339,7 @@ class KeptRuns:
 
 @lru_cache(maxsize=1)
 def code_digest() -> str:
-    """Return a digest of the source code and library versions that affect results, 16 hex digits.
-    """
+    """Return a digest of the source code and libraries that affect results, 16 hex digits."""
     hasher = hashlib.sha256(" ".join(map(version, _LIBRARIES)).encode())
     for package in (targets, search, models):
         for path in package.__path__:
