@@ -34,8 +34,8 @@ WORSE, NO_WORSE = "worse", "no worse"
 CHANCE = 2.0
 """Number of standard errors up to which a difference is attributed to chance."""
 LEAST_ERROR = {"P_rmse": 0.05, "A_rmse": 0.05, "V_brier": 0.02}
-"""Smaller differences between the errors of a model are ignored. The unit of `P_rmse` and `A_rmse`
-is log2 of the latency; `V_brier` is a mean squared probability error."""
+"""Largest difference between the errors of a model that is ignored. `P_rmse` and `A_rmse` are
+errors in log2 of the latency; `V_brier` is a mean squared error of probabilities."""
 
 
 @dataclass(frozen=True)

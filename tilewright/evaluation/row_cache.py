@@ -17,7 +17,7 @@ from tilewright.core.files import append, canonical, read_plain, remove
 from tilewright.core.formats import FINISHED_RUNS
 
 RUNS = "runs.jsonl"
-"""Name of the file of finished runs in the folder of a comparison."""
+"""Name of the file of finished runs in the output directory of a comparison."""
 R = TypeVar("R")
 
 
@@ -40,7 +40,7 @@ class RowCache(Generic[R]):
         if fresh:
             remove(path)
         data = _read(path)
-        self._torn = not data.endswith(b"\n") and bool(data)  # a crash cut the last line off
+        self._torn = not data.endswith(b"\n") and bool(data)  # a crash left an incomplete last line
         self._rows: dict[str, R] = {}
         for line in data.splitlines():
             with suppress(ValidationError):

@@ -29,7 +29,7 @@ from tilewright.targets.capabilities import MeasuresInOnePass, capability, picoj
 from tilewright.targets.workload import Workload
 
 RETRIES = 256
-"""Maximum number of configs of a layer that any method compiles in a turn until one compiles."""
+"""Maximum number of configs of a layer that a method tries in a row until one compiles."""
 
 
 class BudgetSpent(Exception):

@@ -134,7 +134,7 @@ class HardwareSpace:
 
 def area_of(target: Target) -> float:
     """Return the area of a machine, relative to the stock machine, whose area is 1."""
-    return cast(HasArea, target).area()["relative"]  # `HardwareSpace` has asked whether it knows
+    return cast(HasArea, target).area()["relative"]  # `HardwareSpace` has checked this
 
 
 def _restrict_space(space: Space, bounds: Mapping[str, tuple[int, int]]) -> Space:

@@ -27,8 +27,8 @@ from tilewright.targets.base import Measurements
 T = TypeVar("T")
 
 ALPHA = 15.0
-"""Option `alpha` of the tuner: how many more configs than trials it compiles. The value is large
-because only few of the most promising configs compile on a small machine."""
+"""Value of the tuner's option `alpha`: how many additional configs it compiles per trial. The value
+is large because few of the most promising configs compile on a small machine."""
 
 
 class BudgetedRunner(LocalRunner):
@@ -55,7 +55,7 @@ class BudgetedRunner(LocalRunner):
         lowered = self._evaluator.lower(self._design, task.problem.workload, kept.configs)
         made = lowered.rows(lowered.ok) if lowered.ok.any() else lowered
         batch = round_steps.choose_batch(task, session, made, n)
-        # `choose_batch` compiles configs of earlier rounds again, which counts like any compile.
+        # `choose_batch` compiles configs of earlier rounds again. Count these compilations as well.
         self._evaluator.compiled += len(batch.rows) + batch.unmeasured_count - len(made)
         left = lowered.configs[~lowered.ok] if lowered.ok.any() else batch.unmeasured_failed
         count = batch.unmeasured_count + len(lowered) - len(made)
@@ -136,7 +136,7 @@ class LayerTuning:
                 session = session.extend(replace(batch, measured=measured))
                 until = self.evaluator.compiled + RETRIES
                 continue
-            # known without a measurement: look elsewhere
+            # No config compiles. Mark all of them as failed, so that the tuner proposes others.
             known = [session.history.failed, batch.rows.configs, batch.unmeasured_failed]
             history = replace(session.history, failed=np.concatenate(known))
             session = replace(session, history=history)

@@ -137,7 +137,7 @@ def estimate_objective(
         The estimates, one row per config.
     """
     estimates = capability(target, Estimates)
-    assert estimates is not None  # else a tuner is given none
+    assert estimates is not None  # otherwise tuners get no estimates
     table = estimates.estimate(workload, configs)
     matrix = table.matrix.copy()
     costs = estimated_metrics(target, workload, configs, table, objective).prod(axis=0)

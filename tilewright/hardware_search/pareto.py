@@ -32,8 +32,8 @@ class JudgedFront:
     """
 
     design: Design
-    flats: tuple[int, ...]  # the schedule of each layer, flat indices
-    layers: NDArray[np.float64]  # seconds a call, shape (layers,)
+    flats: tuple[int, ...]
+    layers: NDArray[np.float64]
     seconds: NDArray[np.float64]
     joules: float = float("nan")
 

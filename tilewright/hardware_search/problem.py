@@ -27,9 +27,9 @@ from tilewright.targets.capabilities import Bounds, bound_of, capability
 from tilewright.targets.workload import Workload
 
 SAMPLED = 1 << 13
-"""Number of sampled schedules that decide whether a pooling layer is fused with the convolution
-before it. It is smaller than for tuning a single machine, because this is decided for many
-machines."""
+"""Number of random schedules from which a search decides whether a pooling layer is fused with the
+convolution before it. It is smaller than for tuning a single machine, because a search makes this
+decision for many machines."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,8 @@ class Design:
             Seconds per inference, including operators on the CPU, float array of shape (networks,).
         """
         counts = np.array([layer.counts for layer in self.layers])
-        # A layer that no schedule runs takes for ever, but in networks that do not have it.
+        # A layer without a valid schedule has infinite latency. 0 · inf would be NaN for networks
+        # that do not have the layer.
         layer_seconds = np.where(counts > 0, layers[:, None], 0.0) * counts
         return np.asarray(layer_seconds.sum(axis=0) + np.array(self.cpu_seconds))
 
@@ -212,7 +213,7 @@ def read_networks(sources: Sequence[str]) -> dict[str, Network]:
     networks_by_name: dict[str, Network] = {}
     for source in sources:
         network = networks.load(source, None, sandbox=True)
-        _ = network.examined  # a file that cannot be read is refused here
+        _ = network.examined  # raises if the file cannot be read
         if network.name in networks_by_name:
             raise TilewrightError(f"two networks are called {network.name}; give each network once")
         networks_by_name[network.name] = network

@@ -35,7 +35,7 @@ class SearchProgress(Event):
 
     Attributes:
         trials: number of measurements so far.
-        machines: number of machines with a valid trial so far.
+        machines: number of machines that were measured so far.
         latency: lowest latency of a machine so far, in seconds, summed over the networks; infinite
             if there is no machine on which every layer has a valid trial.
         front: number of machines on the Pareto front of area and objective.
@@ -59,8 +59,8 @@ class ProgressCount:
 
     def __init__(self, problem: CodesignProblem, objective: Objective = "latency") -> None:
         self.reference, self.objective = reference_of(problem, objective), objective
-        self._seconds: dict[int, dict[str, float]] = {}  # of each layer by its id, a machine
-        self._metrics: dict[int, dict[str, tuple[float, ...]]] = {}  # by its cheapest trial
+        self._seconds: dict[int, dict[str, float]] = {}  # by machine and layer ID
+        self._metrics: dict[int, dict[str, tuple[float, ...]]] = {}  # of the cheapest trial
         self._points: dict[int, tuple[float, float]] = {}
         self._now = SearchProgress(0, 0, np.inf, 0, 0.0)
 

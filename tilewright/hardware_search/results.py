@@ -31,7 +31,7 @@ from tilewright.targets.workload import Workload
 from tilewright.tuning.outputs import parquet
 
 UNKNOWN = "unknown"
-"""Bottleneck of a machine that cannot tell how the time of its programs is spent."""
+"""Bottleneck of a machine that does not break down the time of its programs."""
 AREA_MODEL = (
     "relative to the stock 16x16 VTA, by a model of the RTL's structure with textbook gate "
     "weights that was not fitted to a synthesis (docs/guides/codesign.md)"
@@ -254,7 +254,7 @@ def _milliseconds(names: list[str], seconds: list[float]) -> dict[str, float]:
 
 
 class Best(TypedDict):
-    """The fastest machine on the Pareto front, or the cheapest in terms of another objective.
+    """The machine on the Pareto front with the lowest objective.
 
     Attributes:
         name: name of the machine.
@@ -451,7 +451,7 @@ def write_outputs(options: CodesignOptions, outcome: CodesignOutcome) -> None:
     """
     place = options.folder
     output_folder.forget_specs(place, {row["name"] for row in outcome.front})
-    # The front first: the next run removes no specification that no front names.
+    # `front.json` comes first, because the next run removes only the specifications that it lists.
     files = {place / output_folder.FRONT: output_folder.pretty_json(cast(Json, outcome.front))}
     files |= {
         output_folder.specification(place, row["name"]): spec_file(row) for row in outcome.front

@@ -90,7 +90,7 @@ def pose_problem(options: CodesignOptions) -> CodesignProblem:
         TilewrightError: a network cannot be read.
     """
     if options.cluster:
-        connect(options.cluster)  # a mistake shows before any work
+        connect(options.cluster)  # raises before any work is done if the cluster is unreachable
     measured_on = partial(
         on_cluster, name=options.target, space="", isolate=0, cluster=options.cluster
     )
@@ -133,7 +133,7 @@ def nothing_whole(evaluator: BudgetedEvaluator) -> str:
     """Return the error message for a search in which no machine has schedules for all layers."""
     layers = min((len(design.layers) for design in evaluator.designs().values()), default=0)
     step = "repeat the command with more --trials"
-    if evaluator.left:  # the search ended by itself, so that more would not be asked for either
+    if evaluator.left:  # the search ended by itself, so a larger budget would not help
         step = (
             f"the search space is exhausted, with {_count(evaluator.left, 'measurement')} of "
             f"{evaluator.budget} left; choose another --method or wider bounds"

@@ -135,8 +135,7 @@ def _accuracy(manifest: Mapping[str, Json]) -> list[str]:
 
 
 def _left_to_others(manifest: Mapping[str, Json]) -> list[str]:
-    """Return lines about the CPU's operators and about whether a board can run the network alone.
-    """
+    """Return lines about the CPU's operators and whether a board can run the network alone."""
     islands = as_list(manifest["cpu"])
     names = [
         as_text(as_object(operator)["operator"]) or "?"
@@ -174,7 +173,7 @@ def region_lines(manifest: Mapping[str, Json]) -> list[str]:
         kinds = [as_text(as_object(operator)["operator"]) for operator in as_list(row["operators"])]
         counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
         size = as_int(as_object(as_object(manifest["files"])[as_text(row["file"])])["bytes"])
-        macs = as_int(row["macs"])  # 0 where shapes depend on values
+        macs = as_int(row["macs"])  # 0 if shapes depend on values
         work = f"{mega(macs)} MMAC, " if macs else ""
         lines.append(
             f"  onnxruntime runs {len(kinds)} {pluralise(len(kinds), 'operator')} "

@@ -31,11 +31,11 @@ from tilewright.targets.workload import parse_workload
 
 WIDTH, HEIGHT = 760, 440
 LEFT, RIGHT, TOP, BOTTOM = 80, 18, 48, 54
-"""Margins of the picture. Above and below the frame, an axis label and a tick label have room for
-one line each in the large font of narrow screens, wherever the ticks are."""
-_NARROW = 4.0  # between the ends of the latencies, below which ticks are evenly spaced
+"""Margins of the picture. They leave room for one line of tick labels and one line of axis labels
+in the large font of narrow screens."""
+_NARROW = 4.0  # ratio of the largest to the smallest latency below which ticks are linear
 _LAYERS = 12
-"""Number of layers of a machine that are listed; the others are summed up in one line."""
+"""Maximum number of layers of a machine that are listed. One line summarises the other layers."""
 
 
 @dataclass(frozen=True)

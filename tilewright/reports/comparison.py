@@ -42,7 +42,7 @@ def invalid_note(rows: Sequence[LeaderboardRow]) -> str:
     )
 
 
-_WORST_SHOWN = 1.0  # regret from which a cell is as red as it gets
+_WORST_SHOWN = 1.0  # regret from which a cell has the darkest red
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from tilewright.reports.plot_style import (
 FLOOR = 1e-3
 """Smallest regret that is drawn; smaller values are indistinguishable from the optimum."""
 _CEILING = 20.0
-_POINTS = 120  # of a curve that are drawn
+_POINTS = 120  # half the maximum number of points per curve
 _COLUMNS = 3
 ATTEMPTS = (
     ("valid trials", "#2f7d5c"),
@@ -42,7 +42,7 @@ ATTEMPTS = (
     ("lowered in addition", "#a9bccb"),
     ("of these, failed", "#dcb6a4"),
 )
-"""Kinds of programs that a run compiles, and the colours of their bars."""
+"""Categories of configs that a run compiles, and the colours of their bars."""
 
 
 def convergence(results: Results) -> Markup:

@@ -173,14 +173,14 @@ def _line(explanation: Explained) -> WorkloadLine:
 
 
 FEATURES = 10
-_DOTS = 600  # a feature
+_DOTS = 600  # maximum number of dots per feature
 _BINS = 10
-_SMALLEST = 0.005  # share of a feature worth a line
+_SMALLEST = 0.005  # share of the influence from which a feature gets a line
 _VALUES = LinearSegmentedColormap.from_list("values", ["#2f5d9b", "#c9ced3", "#c0562f"])
-_TICKS = 5  # on an axis of cycles
-_MARGIN = 6  # pixels around a part
+_TICKS = 5  # maximum number of ticks on an axis of cycles
+_MARGIN = 6  # pixels around each cropped diagram
 JUDGED = {"random configs": "#5b7fa6", "trials, before the models were trained on them": ACCENT}
-"""Data on which models are evaluated, and the colour of its dots."""
+"""Data sets on which models are evaluated, and the colours of their dots."""
 
 
 @dataclass(frozen=True)

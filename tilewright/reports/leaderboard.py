@@ -28,9 +28,9 @@ from tilewright.reports.number_format import (
 from tilewright.tuning.gains import RULE
 
 LOW, HIGH, NEITHER = 1.0, -1.0, 0.0
-"""Which values of a column are good: low ones, high ones, or neither."""
+"""Direction of a column: lower is better, higher is better, or neither."""
 RIVALS = 3
-"""Number of tuners that a verdict names after the best one."""
+"""Maximum number of tuners that a verdict names after the best tuner."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ BROKEN_HEADINGS = {
     " ".join(heading): "\n".join(heading)
     for heading in (*(figure.heading for figure in _FIGURES), _FASTEST)
 }
-"""The heading of each column of figures in lines, by the heading in one line."""
+"""Headings of the columns with line breaks, by the heading in one line."""
 
 
 def leaderboard_columns(board: Leaderboard) -> list[Column]:

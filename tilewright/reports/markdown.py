@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from tilewright.core.user_text import printable
 
 Links = Mapping[str, str]
-"""Addresses by the text of the link."""
+"""Addresses of links, by the text of the link."""
 Row = dict[str, str]
-"""Cells by the heading of their column."""
+"""Row of a table: the cells by the heading of their column."""
 _MARKS = re.compile(r"([\\`*\[\]|])")
 
 

@@ -19,7 +19,7 @@ from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, MaxNLoc
 
 from tilewright.reports.number_format import mega
 
-# names of others in scripts that the font lacks are drawn as boxes, without a word on the terminal
+# Names of layers may use scripts that the font lacks. They are drawn as boxes, without a warning.
 warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
 
 INK, MUTED, GRID = "#1f2933", "#8895a1", "#e3e8ec"
@@ -124,9 +124,9 @@ def heat(share: float) -> tuple[str, str]:
 _SIZES = LinearSegmentedColormap.from_list("sizes", ["#c3e3d4", "#3f9a78", "#0b4a35"])
 _STEPS = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0))
 """Mantissas of ticks, from coarse to fine."""
-_FEWEST, _MOST = 4, 9  # ticks
-_NARROW = 4.0  # between the ends of an axis, below which it is linear
-_POWERS = 9  # powers of two on an axis, before every other is left out
+_FEWEST, _MOST = 4, 9  # wanted minimum and default maximum number of ticks
+_NARROW = 4.0  # ratio of the ends of an axis below which it is linear
+_POWERS = 9  # maximum number of powers of two on an axis
 
 
 def round_ticks(low: float, high: float, most: int = _MOST) -> list[float]:

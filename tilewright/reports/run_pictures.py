@@ -43,8 +43,8 @@ from tilewright.tuning.run_figures import (
 
 MUTED, BOUND = "#9aa5b1", "#b4532a"
 _COLOURS = {"fallback": MUTED, "rule": INK}
-_LINE, _ROOM = 0.2, 1.9  # inches of a layer's line, and of what is above and below them
-_LEAST, _MOST = 4.4, 40.0  # inches of a picture
+_LINE, _ROOM = 0.2, 1.9  # height in inches: a layer's line, and title with axes
+_LEAST, _MOST = 4.4, 40.0  # limits of a picture's height in inches
 
 
 def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
@@ -142,7 +142,7 @@ def _draw_curves(
     layers = [CurveLayer(o.workload.id, o.count, four_figures(o.summary())) for o in outcomes]
     whole = sum(outcome.count * _reference(outcome, of_what) for outcome in outcomes)
     curve = network_curve(trials, layers, unit) / whole
-    # all layers make their trials side by side here, as in the lines of the layers
+    # The axis counts trials per layer, so spread the network's trials evenly over the layers.
     per_layer = np.arange(1, len(curve) + 1) / max(len(outcomes), 1)
     axes.step(per_layer, curve, where="post", lw=2.4, color=ACCENT, label="the network")
     axes.legend(frameon=False, fontsize=8, loc="upper right")

@@ -21,7 +21,7 @@ from tilewright.targets.replay import MeasurementTable, ReplayTarget
 from tilewright.targets.workload import Workload
 
 Named = tuple[tuple[str, Workload], ...]
-"""Pairs of the name that reports use and the workload."""
+"""Pairs of a workload's name in reports and the workload."""
 
 
 class TestBed(Protocol):

@@ -46,7 +46,7 @@ else:
     distributed = lazy_module("distributed")
 
 REFERENCE = "reference.json"
-"""Name of the file that describes the layers of recorded tables in the same folder."""
+"""Name of the file next to recorded tables that describes their workloads."""
 
 
 def run_jobs(
@@ -98,7 +98,7 @@ def _call(plan: ComparisonPlan, job: ComparisonJob) -> tuple[str, dict[str, Any]
         file = bed.files[names.index(job.workload)]
     elif isinstance(bed, EnumeratedTestBed):
         about |= {"recipe": _recipe(bed.target, bed.space), "live": bed.live}
-        bed.table(job.workload)  # makes the file if it is missing
+        bed.table(job.workload)  # creates the file if it is missing
         file = ground_truth_path(_cached_target(bed.target, bed.space), workload, bed.folder)
     else:
         raise TilewrightError(

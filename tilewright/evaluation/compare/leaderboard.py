@@ -36,8 +36,8 @@ from tilewright.tuning.run_figures import invalid_share
 OPTIMUM = "optimum"
 """Baseline of a leaderboard that compares tuners with the best config of each space."""
 YARDSTICK = "autotvm"
-"""Tuner with which a verdict compares the best tuner, because users of TVM have it."""
-RESAMPLES = 1000  # bootstrap resamples of a single figure
+"""Tuner with which a verdict compares the best tuner. Users of TVM know AutoTVM."""
+RESAMPLES = 1000  # bootstrap resamples of a single number
 CURVE_RESAMPLES = 300
 COVERAGE = (0.025, 0.975)
 
@@ -234,7 +234,7 @@ def band(figures: Floats, resamples: int = CURVE_RESAMPLES) -> tuple[Floats, Flo
         return middle, middle, middle
     drawn = np.random.default_rng(0).integers(0, len(figures), (resamples, len(figures)))
     medians = np.median(figures[drawn], axis=1)
-    # An order statistic, since between two infinite medians there is nothing to interpolate.
+    # An order statistic, because interpolating between two infinite medians gives NaN.
     low, high = np.quantile(medians, COVERAGE, axis=0, method="inverted_cdf")
     return low, middle, high
 
@@ -435,7 +435,7 @@ def _ranked_row(
         tuned_seconds=figure("tuned_seconds"),
         fastest_on=sum(_number(seed.cost) == least[seed.seed] < math.inf for seed in seeds),
         regret=figure("regret"),
-        # a share of all runs: a median over seeds would hide the runs that failed
+        # A mean over all runs, because a median over seeds would hide the runs that failed.
         within_goal=sum(within) / len(within) if within else None,
         trials_to_goal=figure("trials_to_goal"),
         invalid_share=figure("invalid_share"),

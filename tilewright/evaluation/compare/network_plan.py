@@ -24,12 +24,13 @@ from tilewright.tuning.preflight import check
 from tilewright.tuning.run_metadata import origin_of
 from tilewright.tuning.tuning_task import space_of, target_of
 
-_DIGEST = 8  # hex digits behind a name that stands for more than itself
+_DIGEST = 8  # hex digits of a digest that is appended to a folder name
 _HOW = {
     "model", "target", "space", "tuner_options", "out", "jobs", "workers", "cluster", "store",
     "shared", "fresh",
 }  # fmt: skip
-"""Options that are part of the key in a different form, or do not affect the results."""
+"""Options that the key of a run omits: they do not affect the results, or the key contains them in
+another form."""
 
 
 @dataclass(frozen=True)

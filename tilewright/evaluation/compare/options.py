@@ -29,7 +29,7 @@ SHARED = (
 """Options that are passed on to every run of a network, by their names in `TuningOptions`."""
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".parquet")
 _BY_SUBJECT: Any = None
-"""Default of a field whose default depends on the subject of the comparison."""
+"""Placeholder for defaults that differ between comparisons on networks and on workloads."""
 _OF_NETWORKS: dict[str, Any] = {
     "tuners": ("default", "random"), "seeds": "0-4", "trials": DEFAULTS.trials,
     "batch": DEFAULTS.batch, "jobs": 1, "out": "swept",
@@ -38,7 +38,7 @@ _OF_WORKLOADS: dict[str, Any] = {
     "tuners": ("default", "default-blind", "ml2tuner", "autotvm", "random"),
     "seeds": "0-9", "trials": 128, "batch": 8, "out": "compared",
 }  # fmt: skip
-"""Defaults for comparisons on networks and on workloads; validation replaces None by them."""
+"""Defaults of comparisons on networks and on workloads. Validation inserts them."""
 _ONLY_NETWORKS = ("store", "stop_gain", "epilogue", "layers", "input_shapes")
 _ONLY_WORKLOADS = ("replay", "network", "workloads", "live")
 

@@ -25,10 +25,10 @@ from tilewright.evaluation.compare.leaderboard import (
 from tilewright.evaluation.compare.plan import GOAL
 
 RECORD, NETWORK_RECORD = "comparison.json", "sweep.json"
-"""Names of the record of a comparison. `sweep.json` is a copy for programs that read the format of
-version 0.2; it will be removed in version 0.4."""
+"""Names of the file with the results of a comparison. `sweep.json` is a copy for programs that read
+the format of version 0.2. It will be removed in version 0.4."""
 FILES: Mapping[str, Format] = {RECORD: COMPARISON, NETWORK_RECORD: SWEEP}
-"""Possible record files in the folder of a comparison; at least one of them exists."""
+"""Result files that a finished comparison may have, with their formats; at least one exists."""
 _BOARDS = TypeAdapter(tuple[Leaderboard, ...])
 
 
@@ -95,6 +95,7 @@ class _EarlierRun(BaseModel):
 
 class _EarlierRecord(BaseModel):
     """Content of a `comparison.json` of an earlier version."""
+
     target: str
     trials: int
     optimum: dict[str, int | None]

@@ -184,7 +184,7 @@ class _Notes:
         self.latency += np.where(done.measured.valid, done.measured.latency, np.inf).tolist()
         self.cycles += done.measured.cycles.tolist()
         self.seconds += done.measured.seconds.tolist()
-        known = time.perf_counter() - self.start  # learning from it belongs to the next round
+        known = time.perf_counter() - self.start  # training on this batch counts for the next round
         trials = len(done.measured)
         self.elapsed += [round(known, 6)] * trials
         self.compiled += [self.meter.compiled] * trials
@@ -312,7 +312,7 @@ class KeptRuns:
         entry = self._rows.find(self._key(job))
         if entry is None:
             return None
-        # Settings can be written in more than one way, workloads named anew.
+        # The user may have written the same options differently or renamed the workload.
         return replace(entry, tuner=job.tuner_config.label, workload=job.workload)
 
     def add(self, run: TunerRun) -> None:

@@ -128,8 +128,7 @@ def measure_parts_on(
 def receive_part(plan: DatasetPlan, part: PlanPart, data: bytes, tell: Progress) -> bytes:
     """Report the rows of a part that a worker measured, and return the content of its file.
 
-    With `measure_part`, this is the second way to run the same step: that function measures the
-    part here, this function takes the result of a worker.
+    On a cluster, this step takes the place of `measure_part`.
 
     Args:
         plan: the plan of the dataset.
@@ -197,7 +196,7 @@ def _target(kind: str, specification: str, space: str, fingerprint: str) -> Targ
 # -- what is there -----------------------------------------------------------------------------
 
 HeldPart = tuple[FileRecord, tuple[Feature, ...]]
-"""A stored file and its columns."""
+"""Record of a stored file, and the features that it contains."""
 
 
 def kept_plan(folder: Path, options: DatasetOptions) -> DatasetPlan | None:

@@ -36,8 +36,8 @@ MOST_BYTES = 64 << 20
 """Maximum size of `dataset.json` in bytes."""
 MOST_COLUMNS, MOST_FILES = 4096, 1 << 17
 FREE_ROWS = 1 << 24
-"""Number of rows up to which the size of the files is not checked. Beyond it, a row takes at least
-one byte of a file."""
+"""Number of rows that a dataset may state regardless of the size of its files. Each further row
+must take at least one byte of a file."""
 _PATH = re.compile(r"rows/hardware=\w[\w.-]{0,63}/\w[\w-]{0,63}\.parquet", re.ASCII)
 
 

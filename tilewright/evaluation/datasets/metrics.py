@@ -120,8 +120,9 @@ def pairwise_accuracy(latency: NDArray[np.float64], predicted: NDArray[np.float6
         return float("nan")
     if told == 0:
         return 0.5
-    # tau-b is (concordant - discordant) / sqrt(ordered * told): the integer is got back by rounding
-    # (of two rows its p-value, which nobody asks for, would be a division by zero)
+    # Kendall's tau-b is (concordant - discordant) / sqrt(ordered * told). The numerator is an
+    # integer, so rounding recovers it exactly. With two rows, the asymptotic p-value would divide
+    # by zero.
     method = "asymptotic" if len(latency) > 2 else "exact"
     tau = stats.kendalltau(latency, predicted, method=method).statistic
     surplus = round(float(tau) * float(np.sqrt(float(ordered) * float(told))))
@@ -175,7 +176,7 @@ def _interval(accuracies: NDArray[np.float64], seed: int) -> tuple[float, float]
         seed: seed of the bootstrap.
     """
     if len(accuracies) < 2:
-        return 0.0, 1.0  # one task says nothing of others
+        return 0.0, 1.0  # a single task tells nothing about other tasks
     if np.ptp(accuracies) == 0:
         return float(accuracies.min()), float(accuracies.max())
     ends = stats.bootstrap(

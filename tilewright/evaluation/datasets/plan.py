@@ -40,10 +40,10 @@ class DatasetError(TilewrightError):
 
 
 DRAWN, MEASURED = "vta", "cpu"
-"""Kinds of targets that are used if none is named: `DRAWN` with simulated cycles, and `MEASURED`
-with measured seconds."""
+"""Types of targets that are used if the user names none. `DRAWN` has simulated cycles, `MEASURED`
+has measured seconds."""
 SIMULATED = (DRAWN, "gemmini")
-"""Kinds of targets whose rows contain simulated cycles."""
+"""Types of targets whose rows contain simulated cycles."""
 _SPACES = {DRAWN: "extended", "gemmini": "", MEASURED: ""}
 
 
@@ -169,7 +169,7 @@ def draw_hardware(kind: str, count: int, seed: int) -> Found:
     """
     try:
         if kind == MEASURED:
-            check_target(kind)  # there may be no compiler
+            check_target(kind)  # raises if there is no C compiler
         specifications = target_kinds()[kind].variants(count, seed)
     except TilewrightError:
         return []
@@ -196,11 +196,11 @@ def _rebuild_target(kind: str, specification: Mapping[str, Json]) -> tuple[Datas
 
 CPU_WORKLOADS = 8
 LEAST_ROWS = 16
-"""Minimum number of rows of a cell, if rows are scarce. Models are evaluated by pairs within a
-task, so a task needs several rows."""
+"""Number of rows per cell if there are too few rows for all cells. Models are evaluated on pairs of
+rows of the same task, so a task needs several rows."""
 PART_ROWS = {"vta": 8192, "gemmini": 512, "cpu": 64}
-"""Approximate number of rows per part, by kind of target. A part is measured, written and lost as a
-whole."""
+"""Approximate number of rows per part, by type of target. If a build is stopped, the unfinished
+part is measured again."""
 MOST_ROWS = 1 << 30
 
 
@@ -460,7 +460,7 @@ def _cells(
         target, (number, workload) = hardware[h][1], workloads[w]
         try:
             sizes[h, number] = target.space(fit_workload(workload, target)).size
-        except WorkloadError:  # it cannot run there
+        except WorkloadError:  # the hardware cannot run the workload
             continue
         known += sizes[h, number]
     return dict(_shared_out(sizes, rows))

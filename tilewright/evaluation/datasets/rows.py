@@ -30,9 +30,9 @@ from tilewright.targets.features import Feature, read_columns, write_columns
 from tilewright.targets.workload import Workload
 
 Progress = Callable[[int], None]
-"""Called with the number of rows that were finished since the last call."""
+"""Callback that gets the number of rows that were finished since its last call."""
 
-_AT_ONCE = 4096  # configs whose programs are in memory together, on targets that keep programs
+_AT_ONCE = 4096  # number of configs whose programs are kept in memory at a time
 _CODES = {status: code for code, status in enumerate(STATUSES)}
 
 
@@ -147,7 +147,7 @@ def measure_rows(order: Mapping[str, Any], target: Target, tell: Progress) -> Sa
         described = Workload.from_json(written)
         workload = fit_workload(described, target)
         space = target.space(workload)
-        text = f"{hardware['id']} {described.id}".encode()  # of a cell, wherever in the plan it is
+        text = f"{hardware['id']} {described.id}".encode()  # the seed depends on the cell alone
         rng = np.random.default_rng([order["seed"], int.from_bytes(text, "little")])
         places = rng.choice(space.size, count, replace=False)
         flat = places if space.listed is None else np.asarray(space.listed)[places]
@@ -197,8 +197,8 @@ N = TypeVar("N", np.int8, np.int32, np.float32, np.float64)
 
 WORKLOAD, CONFIG, STATUS, LATENCY = "workload", "config", "status", "log_latency"
 _TYPES = {WORKLOAD: pa.int32(), STATUS: pa.int8(), LATENCY: pa.float64()}
-"""Types of the columns that every file must have besides the float32 features. Integers of another
-width and numbers of another precision are converted if they fit."""
+"""Types of the columns that every file must have besides the float32 features. Columns of another
+width or precision are converted if their numbers fit."""
 MOST_ROWS = 1 << 22
 """Maximum number of rows of a file."""
 MOST_UNPACKED = 4 << 30
@@ -220,13 +220,13 @@ def encode(rows: Sample, plan: str) -> bytes:
         WORKLOAD: pa.array(rows.workload),
         CONFIG: pa.array(rows.config),
         STATUS: pa.array(rows.status),
-        LATENCY: pa.array(rows.log_latency, from_pandas=True),  # NaN is null
+        LATENCY: pa.array(rows.log_latency, from_pandas=True),  # NaN becomes null
     }
     features = {name: pa.array(values, from_pandas=True) for name, values in rows.columns.items()}
     notes = {_PLAN: plan, _COLUMNS: json.dumps(write_columns([*rows.about.values()]))}
     buffer = io.BytesIO()
     table = pa.table(fixed | features).replace_schema_metadata(notes)
-    # Statistics of a hundred columns are half as large as a thousand rows; nobody asks for them.
+    # Without statistics: for a hundred columns they would be half as large as a thousand rows.
     pq.write_table(
         table, buffer, compression="zstd", write_page_checksum=True, write_statistics=False
     )
@@ -333,10 +333,10 @@ class Reader:
             table.validate(full=True)
             column = table.column(0)
             if kind in (np.int32, np.int8):
-                column = column.cast(_TYPES[name])  # refuses what does not fit
+                column = column.cast(_TYPES[name])  # raises if a number does not fit
             if len(column) != self.rows or (column.null_count and kind in (np.int32, np.int8)):
                 raise ValueError(f"its column {name!r:.60} has missing values")
-            with np.errstate(over="ignore"):  # infinite then, which is refused
+            with np.errstate(over="ignore"):  # becomes infinite, which callers reject
                 return np.asarray(column.to_numpy(), dtype=kind)
         except (pa.ArrowException, OSError, MemoryError, LookupError) as error:
             raise ValueError(f"its column {name!r:.60} cannot be read ({error!s:.80})") from None

@@ -30,14 +30,14 @@ from tilewright.targets.workload import Workload
 
 METRICS = "metrics.json"
 START = "start"
-"""Key of a model's facts: the identity of the model that was fine-tuned."""
+"""Key in a model's facts (its stored metadata): identity of the model that was fine-tuned."""
 BEFORE = "before_fine_tuning"
-"""Key of a metric: the pairwise accuracy of the model before fine-tuning, on the same rows."""
+"""Key in the metrics: pairwise accuracy of the model before fine-tuning, on the same rows."""
 _EARLIER = "earlier_datasets"
 _KNOWN = {"hardware": "learned_hardware", "workloads": "learned_workloads"}
-"""Keys of a model's facts: short IDs of the hardware and workloads that it was trained on,
-separated by spaces."""
-_SHORT = 12  # characters of a short ID of hardware or a workload
+"""Keys in a model's facts. The values are short IDs of the hardware and of the workloads that the
+model was trained on, separated by spaces."""
+_SHORT = 12  # characters of a short ID of a piece of hardware or a workload
 Say = Callable[[str], None]
 
 
@@ -172,7 +172,7 @@ def fit_model(
         model.facts.update(_descent(options, start))
     about = read_about(Path(options.dataset))
     model.facts.update(_knows(about, table.rows(train), start))
-    model.save(Path(options.out))  # it took minutes: it is kept, whatever comes
+    model.save(Path(options.out))  # before the evaluation, which can fail
     return FittedCostModel(model, training, table.rows(test), start)
 
 
@@ -390,8 +390,8 @@ _BLOCKS = {
     "workload in_channels": "hardware block_in",
     "workload out_channels": "hardware block_out",
 }
-"""Features (log2) of workloads that hardware pads to whole blocks, with the features for the sizes
-of these blocks."""
+"""Sizes of a workload that hardware pads to whole blocks, each with the feature for the size of a
+block. Both are features in log2."""
 _WORK = "workload macs"
 
 
@@ -478,12 +478,12 @@ def padded_workloads(table: TrainingTable) -> NDArray[np.int64]:
     for k, column in enumerate(told):
         if (block := _BLOCKS.get(names[column])) in names:
             known = table.features.matrix[:, names.index(str(block))]
-            # Both are logarithms; a shape is padded to whole blocks.
+            # Sizes and blocks are logarithms. Sizes that pad to as many blocks get the same number.
             largest = np.exp2(np.nanmax(known)) if np.isfinite(known).any() else 1.0
             blocks = np.ceil(np.exp2(shapes[:, k]) / largest - 1e-6)
             shapes[:, k] = np.where(shapes[:, k] < 0, -1.0, blocks)
         elif names[column] == _WORK:
-            shapes[:, k] = 0.0  # follows from the others, but for the padding
+            shapes[:, k] = 0.0  # follows from the sizes and would reveal the unpadded ones
     return np.asarray(np.unique(shapes, axis=0, return_inverse=True)[1].ravel(), np.int64)
 
 

@@ -17,8 +17,8 @@ from tilewright.networks.artifact.session import open_session
 
 Arrays = Mapping[str, NDArray[Any]]
 Infer = Callable[[], list[NDArray[Any]]]
-"""Runs one inference on the inputs with which an engine was opened, and returns the outputs in the
-model's order."""
+"""Function that runs one inference on the inputs with which an engine was opened. It returns the
+outputs in the model's order."""
 
 OWN = "tilewright"
 PACKAGES = {

@@ -43,7 +43,7 @@ class BenchmarkOptions(CommandOptions):
     threads: Annotated[int, CliOption(shows_limits=True)] = Field(
         default=0, ge=0, description="Number of threads of every engine; 0 for all cores."
     )
-    # A benchmark ends after so many quiet rounds, or three times as many of any kind.
+    # The benchmark ends after this many quiet rounds, or after three times as many in total.
     rounds: Annotated[int, CliOption(shows_limits=True)] = Field(
         default=20,
         ge=3,

@@ -26,12 +26,12 @@ from tilewright.evaluation.engines.engine import EngineError
 from tilewright.search.events import Event, Listener, ignore
 
 MOST_WAITING = 0.04
-"""Maximum fraction of a quiet round for which a thread waits for a core."""
+"""Maximum fraction of a quiet round that an engine's threads wait for a core, per thread."""
 PAUSE_SECONDS = 0.02
-"""Pause between engines, in which spinning threads of the previous engine stop."""
+"""Pause between engines, in which busy-waiting threads of the previous engine stop."""
 OPEN_SECONDS, TURN_SECONDS = 900.0, 300.0
 FEWEST = 3
-"""Minimum number of quiet rounds for a reliable figure."""
+"""Minimum number of quiet rounds for a reliable result."""
 
 stats = lazy_module("scipy.stats")
 
@@ -78,8 +78,8 @@ class EngineTimes:
         engine: name of the engine.
         wall: median wall-clock seconds per inference in each round, float array of shape (rounds,).
         cpu: mean processor seconds per inference in each round, float array of shape (rounds,).
-        difference: largest difference between an output of this engine and of the first engine,
-            divided by the largest absolute value of that output.
+        difference: largest absolute difference between an output of this engine and the same output
+            of the first engine, divided by the largest absolute value of the latter.
         peak_bytes: peak memory of the process up to the end of the first inference; 0 if unknown.
     """
 

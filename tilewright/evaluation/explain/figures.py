@@ -12,7 +12,7 @@ from tilewright.evaluation.explain.refitted_models import Explained, Floats, Jud
 from tilewright.search.explorer import ROLES
 
 FASTEST = 0.1
-"""Fraction of the valid configs that counts as the fastest ones, which a veto should not reject."""
+"""Fraction of the valid configs that counts as the fastest. Model V should not reject them."""
 MIXED = 0.25
 """Absolute rank correlation below which the effect of a feature has no clear direction."""
 

@@ -82,7 +82,7 @@ class TunedFolder:
             runs = [
                 key for key in store.runs().values() if key[:2] == (workload.id, self.recorded_on)
             ]
-            # A run that did not start cold has another name.
+            # Runs with --warm-start or shared trials have other IDs, so try these last.
             for key in sorted(runs, key=lambda key: (key[2] != cold, key[2])):
                 rounds = rounds or StoredRun(store, key, space).finished_rounds()
             self.problems.extend(text for text in store.problems if text not in self.problems)
@@ -177,8 +177,8 @@ def read_folder(path: Path) -> TunedFolder:
 
 
 LATE = 0.25
-"""Last fraction of the trials. An improvement in it suggests that more trials would improve
-further."""
+"""Fraction of the trials, at the end of a run, that counts as late. A late improvement suggests
+that more trials would improve the schedule further."""
 
 
 @dataclass(frozen=True)

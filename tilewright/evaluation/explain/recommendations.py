@@ -14,12 +14,12 @@ from tilewright.evaluation.explain.finished_run import TunedFolder
 from tilewright.evaluation.explain.refitted_models import Explained
 from tilewright.targets.registry import kind_of
 
-_GAIN = 0.005  # an improvement worth more trials
-_FAR = 1.25  # times its bound: a layer that is far from it
-_HEAVY = 0.05  # share of an inference from which a layer is worth a word
-_FAILING = 0.3  # share of trials, from which failures are
-_SURE, _MISSED = 0.1, 0.05  # error of V's chances, and share of the fast that it costs
-_NAMED = 3  # layers in a sentence
+_GAIN = 0.005  # late improvement from which more trials are advised
+_FAR = 1.25  # a layer slower than this multiple of its bound is far from it
+_HEAVY = 0.05  # share of the inference from which a layer is worth mentioning
+_FAILING = 0.3  # share of invalid trials from which failures are mentioned
+_SURE, _MISSED = 0.1, 0.05  # accepted bias of V, and share of fast configs it may reject
+_NAMED = 3  # maximum number of layers named in a sentence
 
 
 @dataclass(frozen=True)

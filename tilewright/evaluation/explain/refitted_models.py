@@ -45,8 +45,8 @@ from tilewright.targets.base import Lowered, Measurements, Target
 from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
 
-_EXPLAINED = {True: 256, False: 96}  # rows explained by exact and by sampled values
-_BACKGROUND = 128  # rows that stand for the absence of a feature
+_EXPLAINED = {True: 256, False: 96}  # number of explained rows: exact and sampled Shapley values
+_BACKGROUND = 128  # number of rows from which absent features take their values
 Floats = NDArray[np.float64]
 
 
@@ -73,7 +73,7 @@ class Influence:
     values: Floats
     exact: bool
     corrects: bool
-    texts: tuple[str, ...] = ()  # what each feature is, in words; "" where nobody says
+    texts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,12 @@ class Explained:
     workload: Workload
     title: str
     trials: int
-    valid_share: float  # of the space, estimated from random configs
+    valid_share: float
     influences: dict[str, Influence]
-    before: JudgedWorkload  # each batch, before the models learned from it
-    unseen: JudgedWorkload  # random configs of the space, by the final models
-    threshold: float  # of V's veto; 0 if it has none
-    trajectory: Trajectory  # what the trials came to, one after the other
+    before: JudgedWorkload
+    unseen: JudgedWorkload
+    threshold: float
+    trajectory: Trajectory
 
 
 def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed: int) -> Explained:
@@ -327,7 +327,7 @@ def _sample_influences(model: CostModel, x: Features, background: Features, seed
         order = rng.permutation(features)
         start = there[rng.integers(0, len(there), rows)]
         for walk in (order, order[::-1]):
-            # Step k has the first k features of the walk from x, the others from the background.
+            # In step k, the first k features of the order are those of x, the rest background.
             taken = np.zeros((features + 1, 1, features), dtype=np.bool_)
             for k, feature in enumerate(walk):
                 taken[k + 1 :, 0, feature] = True
@@ -364,7 +364,7 @@ def explain_run(
             f"--samples {samples} is too small; evaluate the models on at least 1 config"
         )
     explained = []
-    with BLAS_ON_ONE_THREAD:  # matrices are small: threads would wait for each other
+    with BLAS_ON_ONE_THREAD:  # with small matrices, threads mostly wait for each other
         for place, workload in enumerate(folder.workloads):
             progress(place, workload)
             explained.append(explain_workload(folder, workload, samples, seed))

@@ -56,7 +56,7 @@ _METHODS: Mapping[str, str] = {
 }
 """Module and class of each method in `hardware_search.methods`."""
 _NEEDS = {"chameleon": ("jax", "optax"), "dcoc": ("jax", "optax")}
-"""Modules that a method requires; the extra `neural` installs them."""
+"""Python packages that a method requires. `pip install 'tilewright[neural]'` installs them."""
 
 
 def method_names() -> list[str]:

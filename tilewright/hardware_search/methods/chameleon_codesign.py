@@ -111,7 +111,8 @@ class ChameleonCodesign(PublishedMethod):
         columns = points.hardware_columns
         if self.options.clustered == "widest":
             columns = np.sort(np.argsort(-points.cardinalities, kind="stable")[:2])
-        # 8, 16, … 64 measurements in the paper: so many eighths of a batch, each of whole points.
+        # The paper tries 8, 16, … 64 measurements: one to eight eighths of a batch. Here they are
+        # numbers of points, which have one measurement per layer.
         counts = sorted({-(-count * eighths // 8) for eighths in range(1, 9)})
         seen_as = places[:, columns] / points.cardinalities[columns]
         label, centres = clusters(seen_as, times, counts, self.options.knee, rng)
@@ -128,7 +129,7 @@ class ChameleonCodesign(PublishedMethod):
             ).astype(np.int64)
             known = np.union1d(tried, points.keys(np.array(plan))) if plan else tried
             new = made[(points.rows(made) >= 0) & ~np.isin(points.keys(made), known)]
-            # What would overflow only if nothing else is left: modes of a cluster need not fit.
+            # Prefer points that fit the scratchpads, because the mode of a cluster need not fit.
             plan += list(new[np.argsort(rewards.overflowing(new) > 0, kind="stable")][:1])
         return np.array(plan, np.int64).reshape(-1, places.shape[1])
 

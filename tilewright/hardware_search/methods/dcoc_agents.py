@@ -72,7 +72,8 @@ class Team(ActorCritic):
         rows = seen.shape[0]
         if not self.several:
             return layers(policies[0], seen).reshape(rows, self.knobs, 3)
-        padded = jnp.concatenate([seen, jnp.zeros((rows, 1))], axis=1)  # -1 is the column of none
+        # Missing knobs have the index -1 and read the additional column of zeros.
+        padded = jnp.concatenate([seen, jnp.zeros((rows, 1))], axis=1)
         machine = seen[:, : self.machine]
         own = padded[:, self._layer_knobs]  # (rows, slots, knobs)
         slots = own.shape[1]

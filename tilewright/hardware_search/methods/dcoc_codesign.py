@@ -121,7 +121,7 @@ class Dcoc(PublishedMethod):
             places, scores, count, self.options.sharpness, self.options.threshold, rng
         )
         result = np.concatenate([drawn, places])
-        # What would overflow is measured last: a mixture of good points need not fit.
+        # Points that overflow a scratchpad come last: a mixture of good points need not fit.
         result = result[np.argsort(rewards.overflowing(result) > 0, kind="stable")]
         return _first_untried(points, result, tried, count)
 

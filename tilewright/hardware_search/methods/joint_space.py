@@ -58,11 +58,11 @@ class JointSlots:
 
     names: tuple[tuple[str, str], ...]
     knobs: tuple[str, ...]
-    calls: Floats  # (cores, slots); 0 where the core does not run it
-    shapes: Floats  # (cores, slots, sizes)
-    counts: NDArray[np.int64]  # (cores, slots, knobs): values; 0 where it lacks the knob
-    values: Floats  # (cores, slots, knobs, values)
-    cpu: Floats  # (cores,): seconds that all networks leave to the CPU
+    calls: Floats
+    shapes: Floats
+    counts: NDArray[np.int64]
+    values: Floats
+    cpu: Floats
 
 
 SHAPE = (
@@ -99,7 +99,6 @@ class JointSpace:
         self.slots = _slots([problem.design(int(row)) for row in largest])
         most = self.slots.counts.max(axis=0)
         self.column = np.full(most.shape, -1)
-        """Of each knob of each slot, shape (slots, knobs); -1 where nothing is to choose."""
         self.column[most > 1] = len(self.machine) + np.arange((most > 1).sum())
         self.cardinalities = np.concatenate([self.machine, most[most > 1]])
 

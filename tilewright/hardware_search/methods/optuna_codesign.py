@@ -29,7 +29,7 @@ else:
 Worth = tuple[float, float]
 NOTHING: Worth = (1e9, 1e9)
 IDLE = 2000
-"""The search stops sampling after this number of draws in a row without a new machine."""
+"""Number of draws in a row without a new machine after which sampling stops."""
 
 
 class LibraryOptions(MethodOptions):
@@ -88,7 +88,7 @@ class _OptunaSearch:
             result = NOTHING if row is None else worth[row]
             trial.set_constraint("runs", float(result == NOTHING))
             study.tell(trial, result)
-        # No machine is new any more: what is left is spent on the schedules of those there are.
+        # There are no new machines: spend the remaining budget on the schedules of known machines.
         tried = -1
         while tried < evaluator.spent + evaluator.compiled:
             tried = evaluator.spent + evaluator.compiled

@@ -28,7 +28,7 @@ from tilewright.hardware_search.methods.reward import (
 from tilewright.hardware_search.problem import CodesignProblem
 
 IDLE = 50
-"""The search ends after this number of batches in a row without a new measurement."""
+"""Number of batches in a row without a new measurement after which the search ends."""
 
 
 class PublishedOptions(RewardOptions):

@@ -19,7 +19,7 @@ class RandomCodesignOptions(MethodOptions):
     """
 
     trials: int = 4
-    """Number of schedules of a layer in a turn."""
+    """Number of measurements per layer in a turn."""
 
 
 class RandomCodesign:

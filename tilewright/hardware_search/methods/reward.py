@@ -1,17 +1,18 @@
 """Reward of a point for the published methods: a score of its predicted latency minus penalties.
 
 A point is a machine with a schedule for every layer. AutoTVM's cost model, which consists of
-boosted trees, predicts the throughput of each layer relative to the best throughput that was
-measured for this layer on any machine; failed measurements count as 0. The features are the knobs
-of the machine, the sizes of the layer and the knobs of the schedule. The predicted latency of a
-point is the sum over its layers plus the time on the CPU.
+boosted trees, predicts the throughput of each layer. The throughput is relative to the best
+throughput that was measured for this layer on any machine, and failed measurements count as 0. The
+features are the knobs of the machine, the sizes of the layer and the knobs of the schedule. The
+predicted latency of a point is the sum over its layers plus the time on the CPU.
 
-The score of a point is the best possible latency, with the best measured throughput of every layer,
-divided by the predicted latency; or the logarithm of this ratio (option `reward`).
+The score of a point is the latency with the best measured throughput of every layer, divided by the
+predicted latency; or the logarithm of this ratio (option `reward`). It can be divided by a power of
+the area (option `area_weight`).
 
-A layer whose tiles overflow a scratchpad causes a penalty. As in the published methods, only the
-sizes of the tiles are considered. Other reasons why a schedule does not compile are found only by
-compiling it.
+Two cases cause a penalty: the machine cannot be built within the budget, or the tiles of layers
+overflow a scratchpad. As in the published methods, only the sizes of the tiles are considered for
+the latter. Other reasons why a schedule does not compile are found only by compiling it.
 """
 
 from __future__ import annotations
@@ -109,7 +110,6 @@ class RewardModel:
         self.points, self.options = points, options
         places, slots, seconds = seen.table()
         self.best = _best_of(points, slots, seconds)
-        """Seconds of each slot by its fastest trial, on any machine, shape (slots,)."""
         throughput = np.nan_to_num(self.best[slots] / seconds, nan=0.0)
         order = np.random.default_rng(seed).permutation(len(slots))
         self.model: CostModel = AutoTVMRanker(seed, False, {"plan": plan})
@@ -268,7 +268,8 @@ def overflow(points: JointSpace, places: Places) -> Floats:
     pixels = _window(rows, of["stride_h"], of["kernel_h"]) * _window(
         columns, of["stride_w"], of["kernel_w"]
     )
-    # A ring of slots; what is to stay resident is taken for the whole reduction.
+    # A tile takes one slot of a ring buffer. 0 slots mean that the data stay resident for the
+    # whole reduction.
     reduction = np.ceil(of["in_channels"] / of["groups"] / (inputs * side["block_in"]))
     tiles = [
         np.where(knob(name) == 0, reduction, knob(name)) for name in ("inp_slots", "wgt_slots")

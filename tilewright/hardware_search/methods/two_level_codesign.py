@@ -35,8 +35,9 @@ from tilewright.hardware_search.screening import Screening
 from tilewright.targets.base import Configs
 
 PerLayer = NDArray[np.float64]
-"""A metric of each layer of each machine, float array of shape (machines, layers), or all metrics,
-of shape (metrics, machines, layers). Machines with fewer layers are padded with zeros."""
+"""Values per layer of each machine: float array of shape (machines, layers) for one metric, or of
+shape (metrics, machines, layers) for all metrics. Machines with fewer layers are padded with
+zeros."""
 
 
 class Machines:
@@ -173,8 +174,8 @@ class _Bias:
         names: number of distinct layers.
     """
 
-    NEAR = 0.7  # weight of what is one step of one knob further away
-    PRIOR = 0.3  # weight of all layers together, and there of no error
+    NEAR = 0.7  # factor on a machine's weight per knob step that it is away
+    PRIOR = 0.3  # weight of the mean error of all layers; in that mean, weight of no error
 
     def __init__(self, knobs: NDArray[np.int64], names: int) -> None:
         self._knobs = knobs
@@ -281,6 +282,7 @@ class TwoLevel:
 
 class _Search:
     """State of one search of the method `ours`."""
+
     def __init__(
         self,
         problem: CodesignProblem,
