@@ -22,7 +22,7 @@ SUFFIXES = (".csv", ".csv.gz", ".parquet")
 
 
 class EnumerationError(TilewrightError):
-    """A target cannot enumerate its space, or a table has an unknown format."""
+    """Error for a target that cannot enumerate its space, or a table file of unknown format."""
 
 
 @dataclass(frozen=True)

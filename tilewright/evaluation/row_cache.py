@@ -76,7 +76,7 @@ def count_rows(path: Path) -> int:
 
 
 class _Line(BaseModel):
-    """A line of the file."""
+    """A line of the file: the key and the result of a run."""
 
     key: str
     run: dict[str, object]

@@ -23,7 +23,8 @@ class HardwareSpace:
 
     A machine is the base machine with other values of its hardware knobs, such as block and buffer
     sizes. The space contains the machines whose knob values lie within bounds, that can be built,
-    and whose area does not exceed the budget.
+    and whose area does not exceed the budget. Areas are relative to the stock machine, which is the
+    published configuration of the accelerator, such as the VTA with 16×16 blocks.
 
     Args:
         base: machine whose hardware knobs are varied.
@@ -115,10 +116,13 @@ class HardwareSpace:
         return {int(flat): row for row, flat in enumerate(self.space.ravel(self.points))}
 
     def neighbours(self, row: int) -> list[int]:
-        """Return the rows of the machines that differ from a machine by one step of one knob.
+        """Return the machines that differ from a machine by one step of one knob.
 
         Args:
             row: row of the machine in `points`.
+
+        Returns:
+            Rows of the neighbours in `points`.
         """
         rows = []
         for knob in range(len(self.space.knobs)):

@@ -218,7 +218,7 @@ def _machines(folder: Path) -> list[str]:
 
 
 def _network(text: str) -> dict[str, Json]:
-    """Return the identity of a network: its name and, for a file, the digest of its content."""
+    """Return the identity of a network: its name and, for a file, the digest of the content."""
     result = origin_of(text)
     return {"name": result["name"], "digest": result["digest"]}
 

@@ -48,10 +48,13 @@ class JudgedFront:
         return self.design.area, self.latency
 
     def cost(self, objective: Objective) -> float:
-        """Return the value of an objective, summed over the networks.
+        """Return the value of an objective on the machine, summed over the networks.
 
         Args:
-            objective: "latency" for seconds, "energy" for joules, "edp" for their product.
+            objective: "latency" for seconds, "energy" for joules, "edp" for the product of both.
+
+        Returns:
+            Seconds, joules or joule-seconds.
         """
         if objective == "latency":
             return self.latency

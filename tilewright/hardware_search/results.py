@@ -440,7 +440,7 @@ def _best_machine(proven: Sequence[ProvenDesign]) -> Best | None:
 def write_outputs(options: CodesignOptions, outcome: CodesignOutcome) -> None:
     """Write all result files of a co-design run to its output directory.
 
-    The summary is written last, so that a folder with a summary is complete.
+    The summary is written last. A folder with a summary is therefore complete.
 
     Args:
         options: options of the run.

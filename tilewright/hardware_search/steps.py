@@ -130,7 +130,10 @@ def search_designs(
 
 
 def nothing_whole(evaluator: BudgetedEvaluator) -> str:
-    """Return the error message for a search in which no machine has schedules for all layers."""
+    """Return the error message for a search that ends without a complete machine.
+
+    A machine is complete if every layer has a valid trial.
+    """
     layers = min((len(design.layers) for design in evaluator.designs().values()), default=0)
     step = "repeat the command with more --trials"
     if evaluator.left:  # the search ended by itself, so a larger budget would not help

@@ -65,7 +65,7 @@ class PlotAxis:
         return round(self.begin + share * (self.end - self.begin), 1)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Return round values between the ends as ticks: pairs of position and label."""
+        """Return ticks at round values between the ends, as pairs of position and label."""
         if self.logarithmic and self.high / self.low >= _NARROW:
             values = round_ticks(self.low, self.high)
         else:

@@ -236,11 +236,11 @@ def _plain(axes: Axes) -> None:
 
 
 def _rows_figure(rows: Sequence[LeaderboardRow], height: float = 0.36) -> tuple[Figure, Axes]:
-    """Create an empty figure with one horizontal line per tuner, the best tuner at the top.
+    """Create an empty figure with one row per tuner, the best tuner at the top.
 
     Args:
         rows: rows of the leaderboard, best tuner first.
-        height: height of a line in inches.
+        height: height of a row in inches.
     """
     figure = Figure(figsize=(5.1, 0.9 + height * len(rows)), layout="constrained")
     axes = figure.subplots()

@@ -57,7 +57,7 @@ def fusion_page(network: str, target: str, said: FusionSummary, file: Mapping[st
     Args:
         network: name of the network.
         target: name of the target.
-        said: summary of the fusion decision, as in `summary.json`.
+        said: summary of the fusion decisions, as in `summary.json`.
         file: content of `fusion.json`.
 
     Returns:

@@ -47,7 +47,7 @@ def percent(share: float) -> str:
 
 
 def count(number: float) -> str:
-    """Return a number with two or more significant digits, such as `7.4`, `74` or `1,234`."""
+    """Return a number rounded to an integer, or to one decimal if it is small: `7.4`, `1,234`."""
     return f"{number:.1f}".removesuffix(".0") if number < 9.95 else f"{number:,.0f}"
 
 
@@ -64,7 +64,7 @@ def integer_text(number: int | None) -> str:
 def milliseconds(seconds: float | None) -> str:
     """Convert seconds to milliseconds with three digits, such as `73.2`, `0.850` or `1,371`.
 
-    The text has no unit. It is empty if `seconds` is None.
+    The text has no unit. It is empty if `seconds` is None or NaN.
     """
     if seconds is None or math.isnan(seconds):
         return ""
@@ -94,7 +94,7 @@ def mega(number: int) -> str:
 
 
 def pluralise(number: float, noun: str) -> str:
-    """Return the noun, with an s unless the number is 1."""
+    """Return a noun, with an s appended unless the number is 1."""
     return noun if number == 1 else f"{noun}s"
 
 

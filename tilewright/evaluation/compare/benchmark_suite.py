@@ -29,7 +29,7 @@ class TestBed(Protocol):
 
     Tuners are compared on a test bed because the best schedule of each workload is known. A test
     bed holds only names and paths, so it can be sent to another process. Targets and tables are
-    loaded when they are needed, and are cached for the next run.
+    loaded when they are needed, and are cached for later runs.
     """
 
     @property
@@ -135,7 +135,17 @@ class EnumeratedTestBed:
 
 
 def recorded_test_bed(files: Sequence[Path]) -> RecordedTestBed:
-    """Return a test bed from recorded tables. Raise `TableError` if a file is not a table."""
+    """Return a test bed from tables that were recorded on real hardware.
+
+    Args:
+        files: the tables, one per workload.
+
+    Returns:
+        The test bed.
+
+    Raises:
+        TableError: a file is not a table.
+    """
     return RecordedTestBed(tuple(files), tuple(_recorded_target(tuple(files)).workloads.items()))
 
 

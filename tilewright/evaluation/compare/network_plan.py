@@ -68,7 +68,7 @@ def run_title(network: str, target: str, tuner: str, seed: int) -> str:
 
 @dataclass(frozen=True)
 class NetworksPlan:
-    """The runs of a comparison on networks.
+    """Plan of a comparison on networks, with all its runs.
 
     Attributes:
         options: options of the comparison.

@@ -152,5 +152,5 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def to_json(boards: Sequence[Leaderboard]) -> list[Json]:
-    """Convert leaderboards to JSON, for `comparison.json`."""
+    """Convert leaderboards to JSON, in the form that `read_leaderboards` reads."""
     return list(_BOARDS.dump_python(tuple(boards), mode="json"))

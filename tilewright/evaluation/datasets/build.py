@@ -81,7 +81,7 @@ class RowsDone(Event):
 
 
 def rows_done(emit: Listener, rows: int) -> None:
-    """Report to a listener that `rows` further rows of a dataset were measured."""
+    """Emit an event about `rows` further measured rows of a dataset."""
     emit(RowsDone(rows))
 
 
@@ -252,7 +252,10 @@ def store_plan(folder: Path, plan: DatasetPlan) -> DatasetPlan:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Raise `DatasetError` if a folder without a plan contains a dataset from elsewhere."""
+    """Raise `DatasetError` if a folder contains a dataset without the plan of its build.
+
+    The dataset was then built elsewhere and cannot be extended.
+    """
     if (folder / ABOUT).exists():
         raise DatasetError(
             f"{folder} contains a dataset that was built elsewhere; choose another folder"

@@ -412,7 +412,7 @@ def _table(folder: Path, about: DatasetMetadata, result: list[_RowsOfFile]) -> T
 
 
 def _reader(folder: Path, about: DatasetMetadata, file: FileRecord) -> Reader:
-    """Open a file of a dataset.
+    """Open a file of a dataset, after comparing it with its size and digest.
 
     Args:
         folder: folder of the dataset.
@@ -420,7 +420,7 @@ def _reader(folder: Path, about: DatasetMetadata, file: FileRecord) -> Reader:
         file: entry of the file in `dataset.json`.
 
     Raises:
-        DatasetError: the file is missing or differs from its entry.
+        DatasetError: the file is missing, damaged, or differs from its entry.
     """
     path = folder / file.path
     try:

@@ -257,11 +257,14 @@ def judge_model(options: TrainingOptions, fitted: FittedCostModel, digest: str) 
 
 
 def store_model(options: TrainingOptions, fitted: FittedCostModel) -> Path:
-    """Write a trained model to its output folder, and return the path of the folder.
+    """Write a trained model to its output folder.
 
     Args:
         options: options of the training.
         fitted: the trained model.
+
+    Returns:
+        The folder.
 
     Raises:
         OSError: a file cannot be written.

@@ -30,7 +30,7 @@ INSTALL = {"openvino": "pip install openvino"}
 
 
 class EngineError(TilewrightError):
-    """An engine is not installed, or it does not support the network."""
+    """Error for an engine that is not installed or does not support the network."""
 
 
 def check_engines(names: tuple[str, ...]) -> None:

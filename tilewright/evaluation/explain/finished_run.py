@@ -26,7 +26,7 @@ from tilewright.tuning.run_figures import best_so_far
 
 
 class FolderError(TilewrightError):
-    """A folder does not contain a finished run."""
+    """Error for a folder that does not contain a finished run."""
 
 
 @dataclass(frozen=True)

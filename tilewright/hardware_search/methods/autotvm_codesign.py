@@ -57,7 +57,10 @@ class AutoTvmCodesign(PublishedMethod):
         count: int,
         rng: np.random.Generator,
     ) -> Places:
-        """Return the points with the highest predicted reward that simulated annealing finds."""
+        """Return the points with the highest predicted reward that simulated annealing finds.
+
+        `PublishedMethod.promising` describes the arguments.
+        """
         if self.chains is None:
             self.chains = points.random(self.options.chains, rng)
         kept = _Kept(points, tried, max(self.options.plan, count))

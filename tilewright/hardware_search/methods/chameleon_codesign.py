@@ -77,7 +77,10 @@ class ChameleonCodesign(PublishedMethod):
         count: int,
         rng: np.random.Generator,
     ) -> Places:
-        """Train the agent with the reward model, and return points from clusters of its visits."""
+        """Train the agent with the reward model, and return points from clusters of its visits.
+
+        `PublishedMethod.promising` describes the arguments.
+        """
         met = [
             self.agent.explore(points.random(self.options.starts, rng), rewards)
             for _ in range(self.options.episodes)

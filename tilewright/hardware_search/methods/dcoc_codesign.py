@@ -106,7 +106,8 @@ class Dcoc(PublishedMethod):
         """Train the agents with the reward model, and return points from their visits.
 
         With the option `confidence`, confidence sampling selects these points. Otherwise they are
-        the points with the highest predicted reward.
+        the points with the highest predicted reward. `PublishedMethod.promising` describes the
+        arguments.
         """
         met = []
         for _ in range(self.options.episodes):
