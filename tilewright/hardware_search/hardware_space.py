@@ -24,7 +24,7 @@ class HardwareSpace:
     A machine is the base machine with other values of its hardware knobs, such as block and buffer
     sizes. The space contains the machines whose knob values lie within bounds, that can be built,
     and whose area does not exceed the budget. Areas are relative to the stock machine, which is the
-    published configuration of the accelerator, such as the VTA with 16×16 blocks.
+    default configuration of the accelerator, such as the VTA with 16×16 blocks.
 
     Args:
         base: machine whose hardware knobs are varied.
