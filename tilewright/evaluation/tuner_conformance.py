@@ -2,7 +2,8 @@
 
     from tilewright.evaluation.tuner_conformance import CHECKS
 
-    for check in CHECKS.values(): check(lambda: make_explorer("mine"))
+    for check in CHECKS.values():
+        check(lambda: make_explorer("mine"))
 
 Each check raises `AssertionError` with a message about the rule that the tuner breaks. The checks
 run on `ToyTarget`, whose lowering and measurements take only microseconds.

@@ -3,12 +3,13 @@
 The output directory contains these files:
 
     run.json          everything that determines the search (`identity`), written at the start
-    front.json        the Pareto front, one machine per entry, by ascending area specs/NAME.json
-    specification of each machine on the front, in the format of `--target` trials.parquet    one
-    row per measurement summary.json      the options, the effort and the result; written last
-    front.html        a chart of the front, if it was requested trials.sqlite     the trials, from
-    which the run resumes (`search.trial_store`) .tune             marks the folder as an output
-    directory (`tuning.output_dir`)
+    front.json        the Pareto front, one machine per entry, by ascending area
+    specs/NAME.json   specification of each machine on the front, in the format of `--target`
+    trials.parquet    one row per measurement
+    summary.json      the options, the effort and the result; written last
+    front.html        a chart of the front, if it was requested
+    trials.sqlite     the trials, from which the run resumes (`search.trial_store`)
+    .tune             marks the folder as an output directory (`tuning.output_dir`)
 
 Everything except for `run.json` and the trials is written at the end of the run.
 """

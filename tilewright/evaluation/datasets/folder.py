@@ -3,8 +3,8 @@
 A dataset is a folder with these files:
 
     dataset.json                          description of the rows, and the digest of every file
-    rows/hardware=ID/part-NNNN.parquet    rows of one piece of hardware plan.json
-    plan of the build
+    rows/hardware=ID/part-NNNN.parquet    rows of one piece of hardware
+    plan.json                             plan of the build
 """
 
 from __future__ import annotations

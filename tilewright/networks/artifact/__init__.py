@@ -5,7 +5,8 @@ An artifact is a folder with everything that an inference needs:
     from tilewright.networks.artifact import build, load
 
     build(graph, schedules, target, "vta", Path("art"))       # networks.integer makes the graph
-    artifact = load(Path("art")) outputs, profile = artifact.run({"image": array})
+    artifact = load(Path("art"))
+    outputs, profile = artifact.run({"image": array})
 """
 
 from tilewright.networks.artifact.accuracy import Check, NetworkAccuracy, check_of

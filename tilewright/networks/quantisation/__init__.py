@@ -1,8 +1,9 @@
 """Quantises float models to int8 with power-of-two scales, or accepts quantised models as they are.
 
-    model = model_with_weights("resnet18")                # or an ONNX file samples =
-    read_samples(Path("images.npz"), calibration_inputs(model)) made = quantise(model, samples,
-    QuantiseOptions(keep_float=("fc",))) made.model, made.report.to_json()
+    model = model_with_weights("resnet18")                # or an ONNX file
+    samples = read_samples(Path("images.npz"), calibration_inputs(model))
+    made = quantise(model, samples, QuantiseOptions(keep_float=("fc",)))
+    made.model, made.report.to_json()
 
 `docs/reference/quantisation.md` describes which operators are quantised, and by which rules.
 Importing this package loads ONNX, but neither onnxruntime nor TVM.
