@@ -1,10 +1,12 @@
-"""Evaluation of tuners and models. Functions take and return tables.
+"""Evaluation of tuners and cost models.
 
-    compare.leaderboard                   compares tuners (`flows.comparison`)
-    explain.refitted_models.explain_run   features that the models of a run used
-    diff.diff_runs                        decides whether a run is worse than another one
-    enumeration.enumerate_space           measures a whole search space
+The entry points are these functions. They take and return plain data, such as tables:
 
-This package has no terminal output, web pages or servers: `reports` draws the results, and `cli`
-prints them.
+    compare.leaderboard                   compares tuners (called by `flows.comparison`)
+    explain.refitted_models.explain_run   computes which features influence a run's cost models
+    diff.diff_runs                        decides whether a run is worse than an earlier run
+    enumeration.enumerate_space           measures every config of a search space
+
+This package contains no terminal output, web pages or servers. `reports` draws the results, and
+`cli` prints them.
 """

@@ -1,9 +1,12 @@
 """Comparison of two runs for the same network and target: is the second run worse, and why?
 
-Latency is compared in cycles if the target counts cycles. On targets whose measurements vary, a run
-counts as slower if its whole 95 % interval lies above that of the other run. The share of valid
-trials and the errors of models depend on few trials, so they count as worse only if the difference
-is larger than chance explains (`_validity`, `_models`).
+Latencies are compared in cycles if the target counts cycles, otherwise in seconds. If measurements
+vary and both runs have a 95 % interval, the second run counts as slower only if its interval lies
+above the interval of the first run.
+
+The share of valid trials and the errors of the cost models vary with the trials that happened to be
+drawn. They count as worse only if the difference is larger than chance explains (see `_validity`
+and `_models`).
 """
 
 from __future__ import annotations
@@ -31,21 +34,21 @@ WORSE, NO_WORSE = "worse", "no worse"
 CHANCE = 2.0
 """Number of standard errors up to which a difference is attributed to chance."""
 LEAST_ERROR = {"P_rmse": 0.05, "A_rmse": 0.05, "V_brier": 0.02}
-"""Smaller differences between the errors of a model are ignored. The unit of `P_rmse` and `A_rmse`
-is log2 of the latency; `V_brier` is a mean squared probability error."""
+"""Largest difference between the errors of a model that is ignored. `P_rmse` and `A_rmse` are
+errors in log2 of the latency; `V_brier` is a mean squared error of probabilities."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """Latency of a layer, or of all layers together, in two runs that are compared.
+    """Latency of a layer, or the total latency of all layers, in the two runs of a comparison.
 
     Attributes:
-        what: name of the layer, or of the total.
+        what: name of the layer or of the total.
         unit: "cycles" or "seconds".
         a: latency in the first run; None if no schedule was valid.
         b: latency in the second run; None if no schedule was valid.
         more: relative increase from `a` to `b`; None if a latency is unknown.
-        worse: the second run is worse.
+        worse: True if the second run is worse.
     """
 
     what: str
@@ -58,13 +61,13 @@ class Change:
 
 @dataclass(frozen=True)
 class Pair:
-    """A figure other than a latency, such as the share of valid trials, in two runs.
+    """A quantity other than a latency in the two runs, such as the share of valid trials.
 
     Attributes:
-        what: name of the figure.
+        what: name of the quantity.
         a: value in the first run; None if the run does not have it.
         b: value in the second run; None if the run does not have it.
-        worse: the second run is worse.
+        worse: True if the second run is worse.
     """
 
     what: str
@@ -75,7 +78,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class DifferentSetting:
-    """A property that differs between the runs: an option, a version or a fingerprint.
+    """A property that differs between the two runs: an option, a version or a fingerprint.
 
     Attributes:
         what: name of the property.
@@ -93,8 +96,8 @@ class DiffVerdict:
     """Result of a comparison of two runs.
 
     Attributes:
-        a: folder of the first run.
-        b: folder of the second run.
+        a: output directory of the first run.
+        b: output directory of the second run.
         network: name of the network.
         target: name of the target.
         space: name of the schedule space.
@@ -102,11 +105,11 @@ class DiffVerdict:
         total: latency of all tuned layers together.
         workloads: latency of each layer.
         validity: share of valid trials.
-        models: mean error of each model.
-        changed: differences in fingerprints and package versions, which affect lowering, measuring
-            and learning.
+        models: mean error of each cost model over the layers.
+        changed: differences in target fingerprints and package versions, which affect lowering,
+            measuring and learning.
         settings: differences in the options of the runs.
-        reasons: why the second run is worse; empty if it is not.
+        reasons: one message per respect in which the second run is worse; empty if it is not worse.
     """
 
     a: str
@@ -125,7 +128,7 @@ class DiffVerdict:
 
     @property
     def is_worse(self) -> bool:
-        """Whether the second run is worse for any reason."""
+        """Whether the second run is worse in any respect."""
         return bool(self.reasons)
 
     @property
@@ -145,12 +148,15 @@ def diff_runs(a: Side, b: Side, tolerance_percent: float = 0.0) -> DiffVerdict:
     Args:
         a: the first run.
         b: the second run.
-        tolerance_percent: increase of a latency, in percent, and decrease of the share of valid
-            trials, in percentage points, that do not count as worse.
+        tolerance_percent: largest deterioration that does not count as worse. For latencies it is a
+            percentage of the first latency, for the share of valid trials it is in percentage
+            points.
+
+    Returns:
+        The verdict with its reasons and all compared quantities.
 
     Raises:
-        DiffError: the tolerance is invalid, or the runs are of different networks, targets, spaces
-            or layers.
+        DiffError: the tolerance is invalid, or the runs differ in network, target, space or layers.
     """
     if not (math.isfinite(tolerance_percent) and tolerance_percent >= 0):
         raise DiffError(f"--tolerance {tolerance_percent:g}: give a percentage of 0 or more")
@@ -218,6 +224,12 @@ def _missing_layers_text(side: Side, other: Side) -> str:
 
 
 def _change(what: str, a: RunLatency, b: RunLatency, tolerance_percent: float) -> Change:
+    """Compare a latency of two runs.
+
+    With 95 % intervals in seconds for both runs, the second latency is worse if its interval lies
+    above the first interval by more than the tolerance. Otherwise the two latencies are compared. A
+    latency that is no longer known, because no trial is valid, is worse as well.
+    """
     unit = "cycles" if a.cycles is not None and b.cycles is not None else "seconds"
     before, after = (getattr(item, unit) for item in (a, b))
     if not a.is_known or not b.is_known or not before:
@@ -233,8 +245,8 @@ def _change(what: str, a: RunLatency, b: RunLatency, tolerance_percent: float) -
 def _validity(a: Side, b: Side, tolerance_percent: float) -> Pair:
     """Compare the shares of valid trials of two runs.
 
-    The second share is worse if it is smaller by more than the tolerance and by more than `CHANCE`
-    standard errors of the difference between two proportions.
+    The second share is worse if two conditions hold: it is smaller by more than the tolerance, and
+    it is smaller by more than `CHANCE` standard errors of the difference between two proportions.
 
     Args:
         a: the first run.
@@ -251,17 +263,19 @@ def _validity(a: Side, b: Side, tolerance_percent: float) -> Pair:
 
 
 def _models(a: Sequence[ComparedLayer], b: Sequence[ComparedLayer]) -> Iterable[Pair]:
-    """Compare the errors of the models that two runs have trained.
+    """Compare the errors of the cost models that two runs have trained.
 
-    An error is worse if the mean difference over the layers exceeds `LEAST_ERROR` and `CHANCE` of
-    its standard errors. With a single layer, only `LEAST_ERROR` applies.
+    The error of a model is worse if the mean of its differences over the layers exceeds both
+    `LEAST_ERROR` and `CHANCE` standard errors of that mean. With a single layer, only `LEAST_ERROR`
+    applies.
 
     Args:
         a: layers of the first run.
-        b: the same layers of the second run.
+        b: the same layers of the second run, in the same order.
 
     Yields:
-        Mean error of each model over the layers for which both runs have the model.
+        For each model, its mean errors over the layers for which both runs trained it. If there is
+        no such layer, each mean is over the layers of its own run and never counts as worse.
     """
     names = sorted({name for item in (*a, *b) for name in item.errors})
     for name in names:
@@ -289,7 +303,8 @@ def _mean(values: Iterable[float]) -> float | None:
 def _changed_versions(a: Side, b: Side) -> tuple[DifferentSetting, ...]:
     """Return the differences between two runs in target fingerprints and package versions.
 
-    The fingerprint covers the lowering, the simulator and the compiler of a target.
+    The fingerprint covers the lowering, the simulator and the compiler of a target. Versions are
+    compared only for packages that both runs recorded.
 
     Args:
         a: the first run.
@@ -334,7 +349,7 @@ def _less_right(pair: Pair) -> str:
 
 
 class DiffError(TilewrightError):
-    """Runs cannot be compared, or cannot be read."""
+    """Error for runs that cannot be read or cannot be compared."""
 
 
 _Count = Annotated[int, Field(ge=0, le=1 << 53)]
@@ -344,12 +359,12 @@ _Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class RunLatency:
-    """Latency of a call or an inference. It is unknown if no schedule was valid.
+    """Latency of one call of a layer, or of an inference. It is unknown if no schedule was valid.
 
     Attributes:
         cycles: latency in cycles; None if it is unknown or the target does not count cycles.
         seconds: latency in seconds; None if it is unknown.
-        interval: 95 % interval of the seconds, if measurements vary.
+        interval: 95 % interval of the seconds; None if measurements do not vary.
     """
 
     cycles: int | None
@@ -358,23 +373,23 @@ class RunLatency:
 
     @property
     def is_known(self) -> bool:
-        """Whether a valid schedule was found."""
+        """Whether the run found a valid schedule."""
         return self.cycles is not None or self.seconds is not None
 
 
 @dataclass(frozen=True)
 class ComparedLayer:
-    """A layer of a run.
+    """A tuned layer of a run.
 
     Attributes:
         id: ID of the workload.
         name: name of the layer for messages.
-        text: the workload as text.
+        text: the workload as text, without its epilogue.
         epilogue: fused post-operations as text.
         latency: latency of the best schedule.
         trials: number of trials.
-        invalid: number of trials that were invalid.
-        errors: error of each model, by name (`search.round_steps.model_errors`).
+        invalid: number of invalid trials.
+        errors: held-out error of each cost model, by name (`search.round_steps.model_errors`).
     """
 
     id: str
@@ -389,18 +404,18 @@ class ComparedLayer:
 
 @dataclass(frozen=True)
 class Side:
-    """A finished run, as one side of a comparison.
+    """A finished run, as one of the two sides of a comparison.
 
     Attributes:
-        place: folder of the run, for messages.
+        place: name of the run in messages, usually its output directory.
         network: name of the network.
         target: name of the target.
-        kind: kind of the target.
+        kind: type of the target, for example "vta".
         spec: specification of the target.
-        fingerprint: fingerprint of the target.
+        fingerprint: digest of the target's behaviour.
         space: name of the schedule space.
         settings: options of the run other than network and target.
-        versions: versions of the packages that were used.
+        versions: versions of the packages that the run used.
         layers: the tuned layers.
         total: latency of all tuned layers together.
     """
@@ -429,11 +444,14 @@ class Side:
 
 
 def read_side(folder: Path, place: str = "") -> Side:
-    """Read a finished run from its output directory, as one side of a comparison.
+    """Read a finished run from its output directory, for a comparison with another run.
 
     Args:
         folder: output directory of the run.
         place: name of the run in messages; by default the folder.
+
+    Returns:
+        The run.
 
     Raises:
         DiffError: the folder does not contain a readable run.
@@ -485,7 +503,7 @@ class _Validation(BaseModel):
 
 
 class _Measured(BaseModel):
-    """Fields that a workload and the total have in common."""
+    """Fields that the entry of a workload and the entry of the total have in common."""
 
     tuned_cycles: _Count | None
     tuned_seconds: _Seconds | None
@@ -513,7 +531,7 @@ class _ComparedWorkload(_Measured):
 
 
 class _Sharing(BaseModel):
-    """The rule by which trials were allocated to workloads."""
+    """Settings of the task scheduler, which allocates trials to workloads."""
 
     share: float
 

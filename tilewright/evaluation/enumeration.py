@@ -22,17 +22,17 @@ SUFFIXES = (".csv", ".csv.gz", ".parquet")
 
 
 class EnumerationError(TilewrightError):
-    """A target cannot enumerate its space, or a table has an unknown format."""
+    """Error for a target that cannot enumerate its space, or a table file of unknown format."""
 
 
 @dataclass(frozen=True)
 class EnumeratedSpace:
-    """A search space whose configs were all lowered and measured.
+    """Measurements of every config of a search space.
 
     Attributes:
         table: one row per config, in the order of the flat index; see `frame` for the columns.
         best: latency of the fastest valid config; None if no config is valid.
-        seconds: time that lowering and measuring took.
+        seconds: wall-clock time that lowering and measuring took.
     """
 
     table: pd.DataFrame
@@ -51,9 +51,12 @@ def enumerate_space(
     """Lower and measure every config of a workload's search space.
 
     Args:
-        target: the target; it must be simulated.
+        target: a target that can enumerate its space, which only simulated targets can.
         workload: the workload.
-        progress: called with the number of configs that were finished since the last call.
+        progress: callback that gets the number of configs that were finished since its last call.
+
+    Returns:
+        The measurements of all configs.
 
     Raises:
         EnumerationError: the target cannot enumerate its space.
@@ -80,15 +83,18 @@ def _best_latency(measured: Measurements) -> Latency | None:
 
 
 def frame(space: Space, lowered: Lowered, measured: Measurements) -> pd.DataFrame:
-    """Return a table with one row per config.
+    """Return the measurements of a space's configs as a table with one row per config.
 
     The columns are: index, one column per knob with its value, status, failure, reason, cycles, and
-    one column per counter. Cycles and counters are missing if they are unknown.
+    one column per performance counter. Unknown cycles and counters are missing values.
 
     Args:
         space: the search space.
         lowered: the lowered configs.
         measured: the measurements of the same configs.
+
+    Returns:
+        The table, in the order of `lowered.configs`.
     """
     values = space.values(lowered.configs)
     columns: dict[str, object] = {"index": space.ravel(lowered.configs)}
@@ -110,9 +116,13 @@ def check_table_name(path: Path) -> None:
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:
-    """Write a table in the format that the suffix of the file name selects.
+    """Write a table as CSV, compressed CSV or Parquet, depending on the suffix of the file name.
 
     Equal tables give equal bytes.
+
+    Args:
+        path: the file; its name must end in one of `SUFFIXES`.
+        table: the table.
 
     Raises:
         EnumerationError: the suffix is not in `SUFFIXES`.

@@ -1,8 +1,8 @@
-"""File of finished runs, so that a command that was stopped can resume.
+"""File of finished runs, with which a stopped command resumes without repeating them.
 
-The file has one JSON line per run. The key of a run covers everything that the run depends on. A
-line that cannot be read, such as the last line of a killed process, or that has another format
-version is ignored, so that its run is repeated.
+The file has one JSON line per run. The key of a run covers everything that its result depends on.
+Lines that cannot be parsed are ignored, and so are lines of another format version; their runs are
+repeated. A process that is killed can leave an incomplete last line.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tilewright.core.files import append, canonical, read_plain, remove
 from tilewright.core.formats import FINISHED_RUNS
 
 RUNS = "runs.jsonl"
-"""Name of the file of finished runs in the folder of a comparison."""
+"""Name of the file of finished runs in the output directory of a comparison."""
 R = TypeVar("R")
 
 
 class RowCache(Generic[R]):
-    """Results of finished runs that are stored in a file, one per line.
+    """Results of finished runs, stored in a file with one line per run.
 
     Args:
         path: the file; it need not exist.
@@ -40,7 +40,7 @@ class RowCache(Generic[R]):
         if fresh:
             remove(path)
         data = _read(path)
-        self._torn = not data.endswith(b"\n") and bool(data)  # a crash cut the last line off
+        self._torn = not data.endswith(b"\n") and bool(data)  # a crash left an incomplete last line
         self._rows: dict[str, R] = {}
         for line in data.splitlines():
             with suppress(ValidationError):
@@ -54,10 +54,10 @@ class RowCache(Generic[R]):
         return self._rows.get(key)
 
     def add(self, key: str, row: R) -> None:
-        """Append a result to the file and flush it to the disk.
+        """Append a result to the file and flush it to disk.
 
         Args:
-            key: key that identifies the run and everything that affects its result.
+            key: key of the run, which covers everything that affects its result.
             row: the result.
 
         Raises:
@@ -71,12 +71,12 @@ class RowCache(Generic[R]):
 
 
 def count_rows(path: Path) -> int:
-    """Return the number of lines in a file of runs; 0 if the file does not exist."""
+    """Return the number of lines in a file of finished runs; 0 if the file does not exist."""
     return len(_read(path).splitlines())
 
 
 class _Line(BaseModel):
-    """A line of the file."""
+    """A line of the file: the key and the result of a run."""
 
     key: str
     run: dict[str, object]

@@ -1,13 +1,12 @@
-"""Conformance checks for tuners, which authors can also run on their own tuners.
+"""Conformance checks for tuners. Authors can run them on their own tuners.
 
     from tilewright.evaluation.tuner_conformance import CHECKS
 
     for check in CHECKS.values():
         check(lambda: make_explorer("mine"))
 
-A check raises `AssertionError` with a message about the violated rule. The checks run on
-`ToyTarget`, which has a compiler, run-time failures, hidden features and estimates, and takes only
-microseconds.
+Each check raises `AssertionError` with a message about the rule that the tuner breaks. The checks
+run on `ToyTarget`, whose lowering and measurements take only microseconds.
 """
 
 from __future__ import annotations
@@ -45,10 +44,17 @@ ESTIMATES = (
 
 
 class ToyTarget:
-    """A small simulated accelerator on which the conformance checks run tuners quickly.
+    """A small simulated accelerator that the conformance checks tune for.
+
+    It has everything that a tuner can use: configs that do not compile or fail at run time,
+    features of the compiled program, and closed-form estimates.
 
     Args:
-        mood: decides which configs are valid.
+        mood: decides which configs are valid. `mixed`: large tiles do not compile and very small
+            tiles fail at run time. `all_invalid`: every config compiles and fails at run time.
+            `none_compiles`: no config compiles. `one_valid`: every config compiles, but only the
+            first config computes the right result. `all_valid`: every config is valid. `all_equal`:
+            every config is valid and takes the same number of cycles.
         listed: flat indices of the configs in the space; None for the full space.
     """
 
@@ -62,15 +68,15 @@ class ToyTarget:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the target's behaviour and of its listed configs."""
+        """Digest of the mood and the listed configs, which determine the target's results."""
         return f"toy-{self.mood}-{zlib.crc32(repr(self.listed).encode()):08x}"
 
     def hardware_features(self) -> dict[str, float]:
-        """Return one feature: the size of the scratchpad."""
+        """Return the only hardware feature, the size of the scratchpad."""
         return {"scratchpad": 64.0}
 
     def space(self, workload: Workload) -> Space:
-        """Return a small space of tile sizes and threads."""
+        """Return a space of 150 configs with three tile sizes and the number of threads."""
         knobs = (
             Knob("tile_h", (1, 2, 4, 8, 16)), Knob("tile_w", (1, 2, 4, 8, 16)),
             Knob("tile_co", (1, 2, 4)), Knob("nthread", (1, 2)),
@@ -78,7 +84,7 @@ class ToyTarget:
         return Space("toy", knobs, self.listed)
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        """Lower configs; in the mood `mixed`, those with large tiles fail to compile."""
+        """Lower configs. In the mood `mixed`, configs with large tiles fail to compile."""
         area, bytes_moved = self._sizes(workload, configs)
         broken = area > 96
         if self.mood == "none_compiles":
@@ -94,7 +100,7 @@ class ToyTarget:
         )  # fmt: skip
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """Measure programs, which fail as the mood says."""
+        """Measure lowered configs. The mood decides which of them are valid."""
         area, bytes_moved = self._sizes(lowered.workload, lowered.configs)
         status = np.where(lowered.ok, "valid", "compile_error").astype(object)
         if self.mood == "mixed":
@@ -112,7 +118,7 @@ class ToyTarget:
         return Measurements(status, reason, cycles, seconds)
 
     def estimate(self, workload: Workload, configs: Configs) -> Features:
-        """Return estimated latency, bytes moved and tile area of each config."""
+        """Return the estimated latency, bytes moved and scratchpad share of each config."""
         area, bytes_moved = self._sizes(workload, configs)
         table = np.stack([900 + 45_000 / area, bytes_moved, area / 64], axis=1)
         return Features(table, ESTIMATES)
@@ -127,11 +133,11 @@ class ToyTarget:
 
 
 def _tiles(area: NDArray[np.float64], compiled: NDArray[np.bool_]) -> Ragged:
-    """Return the program of each config: the size of its tile, or nothing if it did not compile.
+    """Return the program of each config: its tile size, or an empty program if it did not compile.
 
     Args:
         area: size of each config's tile, shape (n,).
-        compiled: whether each config compiled, shape (n,).
+        compiled: True for configs that compiled, shape (n,).
     """
     sizes = area[compiled].astype(np.int64)
     return Ragged(sizes, np.concatenate([[0], np.cumsum(compiled)]).astype(np.int64))
@@ -149,7 +155,7 @@ def is_seeded(make: Make) -> None:
 
 
 def never_repeats(make: Make) -> None:
-    """Check that no config is a trial twice."""
+    """Check that the tuner tries no config twice."""
     for mood in ("mixed", "all_equal"):
         rounds = _run(make(), ToyTarget(mood), trials=150, batch=15)
         flat = _flat(rounds)
@@ -157,7 +163,7 @@ def never_repeats(make: Make) -> None:
 
 
 def respects_the_space(make: Make) -> None:
-    """Check that all proposed configs belong to the space, also if the space lists its configs."""
+    """Check that all proposed configs lie in the space, also if the space lists its configs."""
     listed = tuple(range(0, 150, 3))
     rounds = _run(make(), ToyTarget(listed=listed), trials=40)
     assert set(_flat(rounds).tolist()) <= set(listed), (
@@ -171,13 +177,16 @@ def respects_the_space(make: Make) -> None:
 
 
 def keeps_the_batch(make: Make) -> None:
-    """Check that a batch has at least one trial and not more than were asked for."""
+    """Check that each batch has at least one trial and no more trials than were requested."""
     for done in _run(make(), trials=60, batch=5):
         assert 1 <= len(done.configs) <= 5, f"{len(done.configs)} trials in a batch of 5"
 
 
 def survives_failure(make: Make) -> None:
-    """Check that tuning continues after rounds in which no config compiles or runs."""
+    """Check that tuning continues after rounds without a valid config.
+
+    The check covers configs that do not compile and configs that fail at run time.
+    """
     for mood in ("all_invalid", "none_compiles"):
         rounds = _run(make(), ToyTarget(mood), trials=150)
         assert rounds, f"the tuner stopped before the first round ({mood})"
@@ -187,13 +196,13 @@ def survives_failure(make: Make) -> None:
 
 
 def copes_with_one_valid_point(make: Make) -> None:
-    """Check that the only valid config of a space is found, at the latest after all were tried."""
+    """Check that the tuner finds the only valid config if it may try the whole space."""
     rounds = _run(make(), ToyTarget("one_valid"), trials=150)
     assert rounds[-1].best_latency is not None, "the only valid config was not tried"
 
 
 def stops_when_exhausted(make: Make) -> None:
-    """Check that all configs are tried if the budget allows it, and that the run ends then."""
+    """Check that the tuner tries every config if the budget allows it, and then stops."""
     for mood in ("mixed", "all_valid"):
         rounds = _run(make(), ToyTarget(mood), trials=1000, batch=15)
         tried = sum(len(done.configs) + done.failed_compiles for done in rounds)
@@ -204,7 +213,7 @@ def stops_when_exhausted(make: Make) -> None:
 
 
 def resumes(make: Make) -> None:
-    """Check that a resumed run proposes the same configs as an uninterrupted one."""
+    """Check that a run that is stopped and resumed tries the same configs as if not stopped."""
     expected = _trials(_run(make(), trials=72))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trials.jsonl"

@@ -1,6 +1,10 @@
-"""Co-design: searches for accelerators and schedules together, for given networks.
+"""Co-design: searches for an accelerator and for schedules on it together, for given networks.
 
-`problem` defines the possible machines and the layers of the networks, `evaluator` measures and
-counts measurements, and `methods` contains the search methods. `pareto` ranks designs by their
-measurements, and `steps` runs everything and writes the output directory.
+The modules have these tasks:
+
+- `problem` defines the machines to choose from and the layers of the networks.
+- `evaluator` measures schedules and counts measurements against a budget.
+- `methods` contains the search methods.
+- `pareto` computes the Pareto front of machines from the measurements.
+- `steps` runs a search and writes the output directory.
 """

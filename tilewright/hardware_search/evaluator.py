@@ -1,12 +1,12 @@
-"""The measurement budget of a search: measures configs, counts and stores trials, ends the search.
+"""Measurement budget of a co-design search: measures configs, and counts and stores the trials.
 
-A measurement is one config of one layer on one machine. A config that does not compile needs no
-measurement: it costs a compilation, which is counted separately. A method tries at most `RETRIES`
-configs of a layer one after another until one compiles.
+A measurement is one config of one layer on one machine. A config that does not compile costs no
+measurement. It costs a compilation, which is counted separately. Methods try at most `RETRIES`
+configs of a layer in a row until one compiles.
 
 A config that this search has already tried is answered from memory at no cost. Trials that an
-earlier, killed run of the same search stored are counted, but not simulated again. The search is a
-deterministic function of its seed and of the answers, so it reaches the same state again.
+interrupted run of the same search has stored are counted, but not simulated again. A search is a
+deterministic function of its seed and of the answers, so a repeated run reaches the same state.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tilewright.targets.capabilities import MeasuresInOnePass, capability, picoj
 from tilewright.targets.workload import Workload
 
 RETRIES = 256
-"""Maximum number of configs of a layer that any method compiles in a turn until one compiles."""
+"""Maximum number of configs of a layer that a method tries in a row until one compiles."""
 
 
 class BudgetSpent(Exception):
-    """Raised if a search has used all measurements of its budget."""
+    """Raised if a search requests a measurement after its budget is used up."""
 
 
 @dataclass
@@ -41,9 +41,9 @@ class Tried:
     """Trials of one layer on one machine, in the order in which they were made.
 
     Attributes:
-        trials: the trials by the flat index of the config.
-        joules: energy of a call by the flat index of the config, for configs whose energy was
-            requested; NaN for invalid configs.
+        trials: the trials, by the flat index of the config.
+        joules: energy in joules per call, by the flat index of the config; NaN for invalid configs.
+            It contains only configs whose energy was requested.
     """
 
     trials: dict[int, Trial] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Tried:
 
     @property
     def best(self) -> tuple[int, Trial] | None:
-        """The flat index and the trial of the fastest valid config; None if no config is valid."""
+        """Flat index and trial of the fastest valid config; None if no config is valid."""
         valid = [(t.seconds, flat) for flat, t in self.trials.items() if t.status == "valid"]
         if not valid:
             return None
@@ -61,15 +61,15 @@ class Tried:
 
 @dataclass(frozen=True)
 class EvaluatedPoint:
-    """One measurement of a config on a machine, as it is passed to listeners.
+    """A measurement of one config on one machine, which is passed to listeners.
 
     Attributes:
-        trial: number of the measurement, from 1.
+        trial: number of the measurement, counted from 1.
         design: the machine.
         workload: the layer.
         flat: flat index of the config.
         found: result of the measurement.
-        metrics: metrics of a call, in the order of `METRICS` for the objective of the search.
+        metrics: metrics per call, in the order of `METRICS` for the objective of the search.
     """
 
     trial: int
@@ -86,15 +86,16 @@ Listener = Callable[[EvaluatedPoint], None]
 class BudgetedEvaluator:
     """Measures configs on machines until a budget of measurements is spent.
 
-    It keeps all trials in memory, so a config that is requested again costs nothing. With a store,
-    a search that is repeated reads its trials from there instead of measuring; they count as well.
+    All trials are kept in memory, so requesting a config again costs nothing. If a store is given,
+    a repeated search reads its trials from the store instead of measuring. These trials count
+    towards the budget as well.
 
     Args:
         trials: maximum number of measurements.
         store: store for the trials; None to keep them only in memory.
         run: name of the search in the store.
         listen: called with each measurement.
-        objective: the quantity that methods minimise besides the area.
+        objective: the objective that methods minimise besides the area.
     """
 
     def __init__(
@@ -115,20 +116,27 @@ class BudgetedEvaluator:
 
     @property
     def left(self) -> int:
-        """Number of measurements that are left."""
+        """Number of measurements that the budget still allows."""
         return self.budget - self.spent
 
     def layer_trials(self, design: Design, workload: Workload) -> Tried:
         """Return the trials of a layer on a machine so far.
 
-        Later trials are added to the same object.
+        The returned object is live: later trials are added to it.
+
+        Args:
+            design: the machine.
+            workload: the layer.
+
+        Returns:
+            The trials.
         """
         return self._tried.setdefault((design.row, workload), Tried())
 
     def metrics(
         self, design: Design, workload: Workload, flats: Sequence[int], objective: Objective
     ) -> NDArray[np.float64]:
-        """Return the metrics of configs that were measured before.
+        """Return the metrics of configs that this search has already measured.
 
         Args:
             design: the machine.
@@ -137,7 +145,7 @@ class BudgetedEvaluator:
             objective: the objective whose metrics are returned.
 
         Returns:
-            Metrics of one call, float array of shape (metrics, n); NaN for invalid configs.
+            Metrics per call, float array of shape (metrics, n); NaN for invalid configs.
         """
         tried = self.layer_trials(design, workload)
         seconds = np.array([tried.trials[flat].seconds for flat in flats], np.float64)
@@ -151,7 +159,7 @@ class BudgetedEvaluator:
     def _weigh(
         self, design: Design, workload: Workload, flats: Sequence[int], tried: Tried
     ) -> None:
-        """Determine the energy of configs and store it in `tried.joules`.
+        """Determine the energy of configs, and store it in `tried.joules`.
 
         The configs are simulated again, because the trial store does not contain the hardware
         counters from which the energy is computed.
@@ -160,7 +168,7 @@ class BudgetedEvaluator:
             design: the machine.
             workload: the layer.
             flats: flat indices of the configs.
-            tried: trials of the layer on the machine, which are extended.
+            tried: trials of the layer on the machine, to which the energies are added.
         """
         new = [flat for flat in dict.fromkeys(flats) if flat not in tried.joules]
         if not new:
@@ -173,7 +181,7 @@ class BudgetedEvaluator:
         tried.joules |= zip(new, np.where(measured.valid, 1e-12 * energy, np.nan), strict=True)
 
     def designs(self) -> dict[int, Design]:
-        """Return the measured machines by their row in `HardwareSpace.points`.
+        """Return the machines that were measured, by their row in `HardwareSpace.points`.
 
         They are in the order of their first measurement.
         """
@@ -186,21 +194,28 @@ class BudgetedEvaluator:
             design: the machine.
             workload: the layer.
             configs: knob indices, int array of shape (n, knobs).
+
+        Returns:
+            The compiled configs.
         """
         self.compiled += len(configs)
         return design.measured_on.lower(workload, configs)
 
     def measure(self, design: Design, lowered: Lowered) -> Measurements:
-        """Measure compiled configs and subtract them from the budget.
+        """Measure compiled configs, and subtract them from the budget.
 
-        Configs that were measured before, and configs that do not compile, do not count.
+        Configs that were measured before and configs that do not compile are not subtracted.
 
         Args:
             design: the machine.
             lowered: the compiled configs of one layer.
 
+        Returns:
+            The measurements, one per config.
+
         Raises:
-            BudgetSpent: the configs exceed the budget. Those within the budget were measured.
+            BudgetSpent: there are more configs than the budget allows. The first ones, which it
+                allows, were measured.
             TrialStoreError: the trials cannot be stored.
             RunInUse: another command works on the run.
         """
@@ -210,15 +225,19 @@ class BudgetedEvaluator:
         )  # fmt: skip
 
     def evaluate(self, design: Design, workload: Workload, configs: Configs) -> Measurements:
-        """Compile configs and measure those that compile, without keeping the programs.
+        """Compile configs, and measure those that compile, without keeping the programs.
 
         Args:
             design: the machine.
             workload: the layer.
             configs: knob indices, int array of shape (n, knobs).
 
+        Returns:
+            The measurements, one per config.
+
         Raises:
-            BudgetSpent: the configs exceed the budget. Those within the budget were measured.
+            BudgetSpent: there are more configs than the budget allows. The first ones, which it
+                allows, were measured.
             TrialStoreError: the trials cannot be stored.
             RunInUse: another command works on the run.
         """
@@ -236,7 +255,9 @@ class BudgetedEvaluator:
     def evaluate_until(
         self, design: Design, workload: Workload, configs: Configs, most: int
     ) -> None:
-        """Compile configs in order until enough of them compile and are measured.
+        """Compile and measure configs in order until there are `most` new measurements.
+
+        It also stops after the last config.
 
         Args:
             design: the machine.
@@ -255,12 +276,12 @@ class BudgetedEvaluator:
             at += missing
 
     def correct(self, design: Design, workload: Workload, measured: Known) -> None:
-        """Replace wrong trials in the store, so that a repeated search uses the corrected ones.
+        """Replace wrong trials in the store, so that a repeated search uses the corrected trials.
 
         Args:
             design: the machine.
             workload: the layer.
-            measured: the correct trials by flat index.
+            measured: the correct trials, by flat index.
 
         Raises:
             TrialStoreError: the store cannot be written.
@@ -275,6 +296,21 @@ class BudgetedEvaluator:
         simulate: Callable[[NDArray[np.int64]], tuple[Lowered, Measurements]],
         compiles: bool = False,
     ) -> Measurements:  # fmt: skip
+        """Return measurements of configs: from memory, from the store, or from `simulate`.
+
+        New measurements are counted, stored and reported to the listener, up to the end of the
+        budget.
+
+        Args:
+            design: the machine.
+            workload: the layer.
+            configs: knob indices, int array of shape (n, knobs).
+            simulate: lowers and measures the given rows of `configs`.
+            compiles: count the new configs as compilations. False if the caller has counted them.
+
+        Raises:
+            BudgetSpent: there are more new configs than the budget allows.
+        """
         space = design.target.space(workload)
         flat, tried = space.ravel(configs).tolist(), self.layer_trials(design, workload)
         new = [k for k, element in enumerate(flat) if element not in tried.trials]
@@ -309,12 +345,12 @@ class BudgetedEvaluator:
         return measurements_of([tried.trials[element] for element in flat])
 
     def _affordable_trials(self, trials: Sequence[Trial]) -> int:
-        """Return how many of the trials fit in the remaining budget.
+        """Return how many of the trials fit into the remaining budget.
 
         Configs that did not compile cost nothing.
 
         Args:
-            trials: the trials, in the order in which they are paid for.
+            trials: the trials, in the order in which they are counted.
         """
         measured = np.cumsum([trial.status != "compile_error" for trial in trials])
         return int(np.searchsorted(measured, self.left, side="right"))
@@ -322,7 +358,7 @@ class BudgetedEvaluator:
     def _recorded_trials(self, design: Design, workload: Workload) -> Mapping[int, Trial]:
         """Return the stored trials of a layer on a machine, by flat index of the config.
 
-        Only trials of this search are returned; the result is empty without a store.
+        Only trials of this search are returned. Without a store, the result is empty.
         """
         if self._store is None:
             return {}

@@ -1,4 +1,4 @@
-"""The machines that a co-design search may choose: within knob bounds and an area budget."""
+"""The machines that a co-design search may choose, within bounds and an area budget."""
 
 from __future__ import annotations
 
@@ -15,25 +15,28 @@ from tilewright.targets.capabilities import HasArea, HasDesigns, capability
 
 
 class ImpossibleHardware(TilewrightError):
-    """Raised if no machine satisfies the bounds and the area budget."""
+    """Error for bounds and an area budget that no machine satisfies."""
 
 
 class HardwareSpace:
-    """The accelerators ("machines") that a co-design search may choose from.
+    """The accelerators ("machines") that a co-design search may choose.
 
-    They vary the hardware knobs of a base machine within bounds, can be built, and do not exceed an
-    area budget.
+    A machine is the base machine with other values of its hardware knobs, such as block and buffer
+    sizes. The space contains the machines whose knob values lie within bounds, that can be built,
+    and whose area does not exceed the budget. Areas are relative to the stock machine, which is the
+    default configuration of the accelerator, such as the VTA with 16×16 blocks.
 
     Args:
         base: machine whose hardware knobs are varied.
         budget: maximum area, relative to the stock machine.
-        bounds: lowest and highest value of hardware knobs, by name.
+        bounds: lowest and highest value of hardware knobs, by name of the knob.
         clock: rule for the clock frequency of each machine: "fixed" for the frequency of the base
-            machine, or "tree" for a frequency that falls with the levels of the adder trees.
+            machine, or "tree" for a frequency that decreases with the depth of the adder trees.
 
     Raises:
-        ImpossibleHardware: no machine satisfies the limits, or the base machine has no hardware
-            knobs.
+        ImpossibleHardware: the base machine has no hardware knobs, a bound names no knob or leaves
+            it without a value, or the budget is not positive. If no machine satisfies the limits,
+            `points` and `areas` raise it.
     """
 
     def __init__(
@@ -58,12 +61,12 @@ class HardwareSpace:
 
     @cached_property
     def points(self) -> Configs:
-        """Knob indices of the machines, by ascending area, int array of shape (points, knobs)."""
+        """Knob indices of the machines, by ascending area, int array of shape (machines, knobs)."""
         return self._known[0]
 
     @cached_property
     def areas(self) -> NDArray[np.float64]:
-        """Area of each machine relative to the stock machine, float array of shape (points,)."""
+        """Area of each machine relative to the stock machine, float array of shape (machines,)."""
         return self._known[1]
 
     @cached_property
@@ -89,7 +92,7 @@ class HardwareSpace:
         return every[order], areas[order]
 
     def target(self, row: int) -> Target:
-        """Return the machine in row `row` of `points` as a target."""
+        """Return the machine in a row of `points` as a target. Targets are cached."""
         if row not in self._made:
             self._made[row] = self._build(self.points[row])
         return self._made[row]
@@ -113,10 +116,13 @@ class HardwareSpace:
         return {int(flat): row for row, flat in enumerate(self.space.ravel(self.points))}
 
     def neighbours(self, row: int) -> list[int]:
-        """Return the rows of the machines that differ from one machine by one step of one knob.
+        """Return the machines that differ from a machine by one step of one knob.
 
         Args:
             row: row of the machine in `points`.
+
+        Returns:
+            Rows of the neighbours in `points`.
         """
         rows = []
         for knob in range(len(self.space.knobs)):
@@ -132,15 +138,15 @@ class HardwareSpace:
 
 def area_of(target: Target) -> float:
     """Return the area of a machine, relative to the stock machine, whose area is 1."""
-    return cast(HasArea, target).area()["relative"]  # `HardwareSpace` has asked whether it knows
+    return cast(HasArea, target).area()["relative"]  # `HardwareSpace` has checked this
 
 
 def _restrict_space(space: Space, bounds: Mapping[str, tuple[int, int]]) -> Space:
-    """Restrict the hardware knobs of a space to bounds.
+    """Return a space with only the knob values that lie within bounds.
 
     Args:
         space: the space.
-        bounds: lowest and highest value of knobs, by name.
+        bounds: lowest and highest value of knobs, by name of the knob.
 
     Raises:
         ImpossibleHardware: a knob does not exist or has no value left.

@@ -27,15 +27,15 @@ from tilewright.targets.base import Measurements
 T = TypeVar("T")
 
 ALPHA = 15.0
-"""Option `alpha` of the tuner: how many more configs than trials it compiles. The value is large
-because only few of the most promising configs compile on a small machine."""
+"""Value of the tuner's option `alpha`: how many additional configs it compiles per trial. The value
+is large because few of the most promising configs compile on a small machine."""
 
 
 class BudgetedRunner(LocalRunner):
-    """Runner that compiles and measures through a `BudgetedEvaluator`.
+    """Runner of tuning steps that compiles and measures through a `BudgetedEvaluator`.
 
-    Configs that did not compile are not measured if any other config compiled, because the result
-    of a measurement would already be known.
+    If some configs of a round compile, configs that do not compile are left out of the batch,
+    because their measurement would bring no new information.
     """
 
     def __init__(self, evaluator: BudgetedEvaluator, design: Design) -> None:
@@ -43,7 +43,7 @@ class BudgetedRunner(LocalRunner):
         self._evaluator, self._design = evaluator, design
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
-        """Execute a step; lowering and measuring count towards the budget."""
+        """Execute a tuning step. Lowering and measuring count towards the budget."""
         mine: dict[object, Callable[..., Any]] = {
             round_steps.lower_and_choose: self._lower,
             round_steps.measure_batch: self._measure,
@@ -55,7 +55,7 @@ class BudgetedRunner(LocalRunner):
         lowered = self._evaluator.lower(self._design, task.problem.workload, kept.configs)
         made = lowered.rows(lowered.ok) if lowered.ok.any() else lowered
         batch = round_steps.choose_batch(task, session, made, n)
-        # `choose_batch` compiles configs of earlier rounds again, which counts like any compile.
+        # `choose_batch` compiles configs of earlier rounds again. Count these compilations as well.
         self._evaluator.compiled += len(batch.rows) + batch.unmeasured_count - len(made)
         left = lowered.configs[~lowered.ok] if lowered.ok.any() else batch.unmeasured_failed
         count = batch.unmeasured_count + len(lowered) - len(made)
@@ -64,13 +64,13 @@ class BudgetedRunner(LocalRunner):
     def _measure(self, task: Task, batch: Batch, known: Known) -> Measurements:
         """Measure a batch of configs of a layer, for a tuner.
 
-        If the search minimises energy or the energy-delay product, the measurements contain that
-        cost in place of the latency, so that the tuner minimises it.
+        If the search minimises energy or the energy-delay product, the returned measurements
+        contain that cost in place of the latency, so that the tuner minimises it.
 
         Args:
             task: the layer and its tuner.
             batch: the configs to measure.
-            known: ignored; the evaluator knows earlier trials.
+            known: ignored, because the evaluator remembers earlier trials itself.
         """
         measured = self._evaluator.measure(self._design, batch.rows)
         objective = self._evaluator.objective
@@ -84,7 +84,7 @@ class BudgetedRunner(LocalRunner):
 
 
 class LayerTuning:
-    """Tunes the layers of one machine, each in a tuning session that can be continued.
+    """Tunes the layers of one machine. The tuning of each layer can be continued at any time.
 
     Args:
         design: the machine.
@@ -104,19 +104,19 @@ class LayerTuning:
         self._layers: dict[int, tuple[Task, Session]] = {}
 
     def advance(self, layer: int, trials: int) -> NDArray[np.float64]:
-        """Tune a layer by a number of further trials, and return the metrics of its best trial.
+        """Tune a layer with `trials` further trials, and return the metrics of its best trial.
 
-        A tuner may propose fewer trials per round than it is asked for (`ml2tuner` has an option
-        `batch`), so this can take several rounds. There are fewer trials if the space is exhausted,
-        or if none of `RETRIES` configs in a row compiles.
+        This can take several rounds, because a tuner may propose fewer trials per round than it is
+        asked for; `ml2tuner`, for example, has an option `batch`. Fewer trials are made if the
+        space is exhausted, or if none of `RETRIES` configs in a row compiles.
 
         Args:
             layer: index of the layer in the design.
             trials: number of further trials.
 
         Returns:
-            Metrics of a call, float array of shape (metrics,) in the order of `METRICS` for the
-            objective; infinite if there is no valid trial.
+            Metrics per call of the best trial, float array of shape (metrics,) in the order of
+            `METRICS` for the objective; infinite if there is no valid trial.
 
         Raises:
             BudgetSpent: no measurements are left.
@@ -136,7 +136,7 @@ class LayerTuning:
                 session = session.extend(replace(batch, measured=measured))
                 until = self.evaluator.compiled + RETRIES
                 continue
-            # known without a measurement: look elsewhere
+            # No config compiles. Mark all of them as failed, so that the tuner proposes others.
             known = [session.history.failed, batch.rows.configs, batch.unmeasured_failed]
             history = replace(session.history, failed=np.concatenate(known))
             session = replace(session, history=history)

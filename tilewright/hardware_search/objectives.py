@@ -1,7 +1,8 @@
 """Objectives of a co-design search besides the area: latency, energy, or their product.
 
-A metric is a quantity that adds up over the layers of a machine: seconds, or joules of the
-accelerator. An objective is the product of the totals of its metrics.
+A metric is a quantity that is summed over the layers of a machine: the seconds of all operators, or
+the joules of the accelerator. An objective is the product of the totals of its metrics (see
+`METRICS`).
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ Floats = NDArray[np.float64]
 def totals(design: Design, objective: Objective, layers: Floats) -> Floats:
     """Return the metrics of one inference of each network, summed over all networks.
 
-    Operators on the CPU add to the seconds. Their energy is unknown and not included.
+    Operators on the CPU add to the seconds. Their energy is unknown and is not included.
 
     Args:
         design: the machine.
         objective: the objective whose metrics are used.
-        layers: metrics of a call of each layer, float array of shape (metrics, layers).
+        layers: metrics per call of each layer, float array of shape (metrics, layers), in the order
+            of `METRICS`.
 
     Returns:
         The totals over all networks, float array of shape (metrics,).
@@ -62,17 +64,17 @@ def totals(design: Design, objective: Objective, layers: Floats) -> Floats:
 def estimated_metrics(
     target: Target, workload: Workload, configs: Configs, table: Features, objective: Objective
 ) -> Floats:
-    """Return the metrics of a call that the target's closed-form estimates predict for configs.
+    """Return the metrics per call of configs, as predicted by the target's closed-form estimates.
 
     Args:
         target: the machine.
         workload: the layer.
         configs: knob indices, int array of shape (n, knobs).
-        table: the target's estimates for the configs, one row each.
+        table: the target's estimates for the configs, one row per config.
         objective: the objective whose metrics are returned.
 
     Returns:
-        Float array of shape (metrics, n).
+        Float array of shape (metrics, n), in the order of `METRICS`.
     """
     estimates = []
     for metric in METRICS[objective]:
@@ -86,7 +88,7 @@ def estimated_metrics(
 
 
 def least_joules(design: Design) -> Floats:
-    """Return a lower bound on the energy of each layer, in joules per call, shape (layers,)."""
+    """Return a lower bound on the energy of each layer in joules per call, shape (layers,)."""
     knows = capability(design.target, HasEnergy)
     if knows is None:
         return np.zeros(len(design.layers))
@@ -96,18 +98,19 @@ def least_joules(design: Design) -> Floats:
 def scale_to_latency(
     target: Target, workload: Workload, objective: Objective, costs: Floats
 ) -> Floats:
-    """Scale costs to the magnitude of latencies, so that a tuner can minimise them like latencies.
+    """Scale costs to the magnitude of latencies, so that a tuner can minimise them as latencies.
 
-    The smallest possible cost becomes the latency bound of the layer.
+    The lower bound of the cost is mapped to the lower bound of the layer's latency.
 
     Args:
         target: the machine.
         workload: the layer.
-        objective: the objective of the costs.
-        costs: objective of a call, float array of shape (n,).
+        objective: the objective that the costs are values of.
+        costs: cost per call, float array of shape (n,).
 
     Returns:
-        The scaled costs in the unit of `Measurements.latency`, float array of shape (n,).
+        The scaled costs in the unit of `Measurements.latency`, float array of shape (n,). The costs
+        are returned unchanged if a bound is unknown.
     """
     bound, knows = bound_of(target, workload), capability(target, HasEnergy)
     if bound is None or knows is None:
@@ -120,19 +123,21 @@ def scale_to_latency(
 def estimate_objective(
     target: Target, workload: Workload, configs: Configs, objective: Objective
 ) -> Features:
-    """Return a target's estimates for configs, with the objective in place of the latency.
+    """Return the target's closed-form estimates for configs, with the objective as the latency.
+
+    A tuner that minimises estimated latency then minimises the objective.
 
     Args:
         target: the machine.
         workload: the layer.
         configs: knob indices, int array of shape (n, knobs).
-        objective: the objective; it is scaled by `scale_to_latency`.
+        objective: the objective, which is scaled by `scale_to_latency`.
 
     Returns:
         The estimates, one row per config.
     """
     estimates = capability(target, Estimates)
-    assert estimates is not None  # else a tuner is given none
+    assert estimates is not None  # otherwise tuners get no estimates
     table = estimates.estimate(workload, configs)
     matrix = table.matrix.copy()
     costs = estimated_metrics(target, workload, configs, table, objective).prod(axis=0)
@@ -142,6 +147,6 @@ def estimate_objective(
 
 
 def _seconds_a_unit(target: Target, workload: Workload) -> float:
-    """Return the seconds per cycle, or 1 if the target measures latencies in seconds."""
+    """Return the seconds per unit of estimated latency: per cycle, or 1 if the unit is seconds."""
     least = bound_of(target, workload)
     return 1.0 if least is None or least.cycles < 0 else least.seconds / least.cycles

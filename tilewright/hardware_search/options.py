@@ -14,11 +14,11 @@ from tilewright.tuning.choices import with_networks_in_list, with_targets
 from tilewright.tuning.options import Cluster, Seed, Store
 
 Objective = Literal["latency", "edp", "energy"]
-_LONGEST_NAME = 60  # characters of a default folder
+_LONGEST_NAME = 60  # maximum length of the default folder's name
 
 
 def _with_methods(schema: dict[str, Any]) -> None:
-    """Let a form offer the registered methods as choices."""
+    """Add the registered methods to a JSON schema, as the choices of a form's field."""
     from tilewright.hardware_search.methods import method_names
 
     schema["enum"] = list(method_names())
@@ -48,7 +48,7 @@ class CodesignOptions(CommandOptions):
         description="Search method: ours, dcoc, autotvm, chameleon, nsga2, tpe or random.",
         json_schema_extra=_with_methods,
     )
-    # autotvm, chameleon and dcoc propose by latency in any case, as published.
+    # autotvm, chameleon and dcoc always propose points by latency, as published.
     objective: Annotated[Objective, CliOption(metavar="latency|edp|energy")] = Field(
         default="latency",
         description="What to minimise besides the area: latency, energy, or their product (edp).",

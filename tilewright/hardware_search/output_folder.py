@@ -1,13 +1,17 @@
-"""Output directory of a co-design run: its files, and a check of which run it belongs to.
+"""Files in the output directory of a co-design run, and a check of which run they belong to.
 
-run.json          everything that identifies the search (`identity`), written at the start
-front.json        the Pareto front, one machine per entry, by ascending area
-specs/NAME.json   specification of each machine on the front, in the format of `--target`
-trials.parquet    one row per measurement
-summary.json      the options, the effort and the result; written last
-front.html        a chart of the front, if one was requested
-trials.sqlite     the trials, from which the run resumes (`search.trial_store`)
-.tune             marks the folder as an output directory (`tuning.output_dir`)
+The output directory contains these files:
+
+    run.json          everything that determines the search (`identity`), written at the start
+    front.json        the Pareto front, one machine per entry, by ascending area
+    specs/NAME.json   specification of each machine on the front, in the format of `--target`
+    trials.parquet    one row per measurement
+    summary.json      the options, the effort and the result; written last
+    front.html        a chart of the front, if it was requested
+    trials.sqlite     the trials, from which the run resumes (`search.trial_store`)
+    .tune             marks the folder as an output directory (`tuning.output_dir`)
+
+Everything except for `run.json` and the trials is written at the end of the run.
 """
 
 from __future__ import annotations
@@ -53,8 +57,14 @@ _MACHINE = re.compile(r"\w[\w.-]*")
 def describe_search(options: CodesignOptions) -> dict[str, Json]:
     """Return everything that determines a co-design search, as JSON.
 
-    The number of trials is not included, because a longer run resumes from the measurements of a
-    shorter one.
+    The number of trials is not included, because a longer run can resume from the measurements of a
+    shorter run.
+
+    Args:
+        options: options of the run.
+
+    Returns:
+        Networks, target, limits, method, seed and objective, by name.
     """
     target = make_target(options.target)
     written = specification_of(target)
@@ -74,17 +84,20 @@ def describe_search(options: CodesignOptions) -> dict[str, Json]:
 
 
 def identity(options: CodesignOptions) -> str:
-    """Return the name of a search in the trial store, a digest of `describe_search`."""
+    """Return the name of a search in the trial store: a digest of `describe_search`."""
     return f"codesign-{digest(canonical(describe_search(options)))[:24]}"
 
 
 def check_vacant(options: CodesignOptions) -> None:
     """Check that the output directory can be used for a run.
 
+    Args:
+        options: options of the run.
+
     Raises:
         OutputError: the folder cannot be written.
         RunInUse: another command is working in the folder.
-        FolderTaken: the folder holds another run, or files of unknown origin.
+        FolderTaken: the folder contains another run, or files of unknown origin.
     """
     check_folder(options.folder)
     check_idle(options.folder)
@@ -92,11 +105,16 @@ def check_vacant(options: CodesignOptions) -> None:
 
 
 def check_own_run(options: CodesignOptions) -> None:
-    """Check that the output directory is empty or belongs to this run. `fresh` skips the check.
+    """Check that the output directory is empty or belongs to this run.
+
+    The option `fresh` skips the check.
+
+    Args:
+        options: options of the run.
 
     Raises:
-        FolderTaken: the folder holds another run, or result files without a `run.json`, whose
-            origin is unknown.
+        FolderTaken: the folder contains another run, or result files without a readable `run.json`,
+            so that their origin is unknown.
     """
     folder = options.folder
     if options.fresh:
@@ -119,9 +137,12 @@ def check_own_run(options: CodesignOptions) -> None:
 
 
 def begin_folder(options: CodesignOptions) -> None:
-    """Write `run.json`, which marks the folder as this run's, and remove the old summary.
+    """Write `run.json`, which marks the output directory as this run's, and remove the summary.
 
-    With `fresh`, all earlier results are removed.
+    With the option `fresh`, all earlier results are removed.
+
+    Args:
+        options: options of the run.
 
     Raises:
         OSError: a file cannot be written or removed.
@@ -150,7 +171,7 @@ def begin_folder(options: CodesignOptions) -> None:
 
 
 def forget_specs(folder: Path, kept: Collection[str] = ()) -> None:
-    """Remove the specification files of the machines in `front.json`.
+    """Remove the specification files of the machines that `front.json` lists.
 
     Other files are not touched.
 
@@ -172,6 +193,9 @@ def specification(folder: Path, name: str) -> Path:
     Args:
         folder: output directory of the run.
         name: name of the machine.
+
+    Returns:
+        The path; the file need not exist.
     """
     return folder / SPECS / f"{name}.json"
 
@@ -195,7 +219,7 @@ def _machines(folder: Path) -> list[str]:
 
 
 def _network(text: str) -> dict[str, Json]:
-    """Return the identity of a network: its name and, for a file, the digest of its content."""
+    """Return the identity of a network: its name and, for a file, the digest of the content."""
     result = origin_of(text)
     return {"name": result["name"], "digest": result["digest"]}
 
@@ -209,6 +233,7 @@ def _read_run_file(folder: Path) -> dict[str, Json] | None:
 
 
 def _refuse_another(options: CodesignOptions, held: dict[str, Json]) -> None:
+    """Raise `FolderTaken` if the run in the output directory is not the run of the options."""
     if held.get("kind") != KIND:
         raise FolderTaken(f"{options.folder} contains another kind of results (run.json); {_STEP}")
     if refusal := CODESIGN.refusal(options.folder / RUN, CODESIGN.version_in(held)):

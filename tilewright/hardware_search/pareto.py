@@ -1,4 +1,4 @@
-"""Pareto front and hypervolume of area and objective, from the measurements of a search."""
+"""Pareto front and hypervolume of area and objective, computed from a search's measurements."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ all networks), float array of shape (points, 2)."""
 
 @dataclass(frozen=True)
 class JudgedFront:
-    """A machine on which every layer has a valid trial, with its best schedules and their costs.
+    """A machine on which every layer has a valid trial, with the best schedules and their costs.
 
     Attributes:
         design: the machine.
-        flats: flat index of the best schedule of each layer.
+        flats: flat index of the best schedule, one entry per layer.
         layers: seconds per call of each layer, float array of shape (layers,).
         seconds: seconds per inference of each network, float array of shape (networks,).
-        joules: energy of one inference of each network on the accelerator, summed over the
-            networks; NaN if the energy was not requested.
+        joules: energy that the accelerator needs for one inference of each network, summed over the
+            networks; NaN if energy is not part of the objective.
     """
 
     design: Design
-    flats: tuple[int, ...]  # the schedule of each layer, flat indices
-    layers: NDArray[np.float64]  # seconds a call, shape (layers,)
+    flats: tuple[int, ...]
+    layers: NDArray[np.float64]
     seconds: NDArray[np.float64]
     joules: float = float("nan")
 
@@ -44,14 +44,17 @@ class JudgedFront:
 
     @property
     def point(self) -> tuple[float, float]:
-        """Area and latency (seconds, summed over the networks) of the machine."""
+        """Area and latency of the machine. The latency is in seconds, summed over the networks."""
         return self.design.area, self.latency
 
     def cost(self, objective: Objective) -> float:
-        """Return the value of an objective, summed over the networks.
+        """Return the value of an objective on the machine, summed over the networks.
 
         Args:
-            objective: "latency" for seconds, "energy" for joules, "edp" for their product.
+            objective: "latency" for seconds, "energy" for joules, "edp" for the product of both.
+
+        Returns:
+            Seconds, joules or joule-seconds.
         """
         if objective == "latency":
             return self.latency
@@ -63,12 +66,15 @@ def judge_designs(
 ) -> list[JudgedFront]:
     """Return the machines on which every layer has a valid trial, with their best schedules.
 
-    For the energy-delay product, the best schedule is chosen for each layer separately. This need
-    not be optimal for the whole network.
+    The best schedule is chosen for each layer separately. For the energy-delay product, the result
+    need not be optimal for the whole network.
 
     Args:
         evaluator: the measurements of a search.
         objective: the objective by which schedules are chosen.
+
+    Returns:
+        The machines, in the order of their first measurement.
     """
     judged = []
     for design in evaluator.designs().values():
@@ -99,8 +105,8 @@ def _pick(
         objective: the objective by which trials are compared.
 
     Returns:
-        Flat index of the config, and its metrics, float array of shape (metrics,); None if no trial
-        is valid.
+        Flat index of the config, and its metrics per call, float array of shape (metrics,); None if
+        no trial is valid.
     """
     tried = evaluator.layer_trials(design, workload)
     if tried.best is None:
@@ -118,7 +124,10 @@ def front_of(evaluator: BudgetedEvaluator, objective: Objective = "latency") -> 
 
     Args:
         evaluator: the measurements of a search.
-        objective: the objective besides the area.
+        objective: the objective that is minimised besides the area.
+
+    Returns:
+        The machines of the front.
     """
     every = judge_designs(evaluator, objective)
     points = np.array([(judged.design.area, judged.cost(objective)) for judged in every]).reshape(
@@ -134,6 +143,9 @@ def pareto_rows(points: Points) -> list[int]:
 
     Args:
         points: points to minimise in both columns, float array of shape (points, 2).
+
+    Returns:
+        Indices into `points`.
     """
     best, rows = np.inf, []
     for row in np.lexsort((np.arange(len(points)), points[:, 1], points[:, 0])).tolist():
@@ -146,11 +158,14 @@ def pareto_rows(points: Points) -> list[int]:
 def hypervolume(points: Points, reference: tuple[float, float]) -> float:
     """Return the hypervolume that points dominate, in area and the logarithm of the objective.
 
-    The logarithm makes a factor of two worth the same everywhere.
+    With the logarithm, halving the objective has the same value everywhere on the front.
 
     Args:
         points: area and objective, float array of shape (points, 2).
         reference: area and objective of the reference point.
+
+    Returns:
+        The area of the dominated region.
     """
     inside = points[(points[:, 0] < reference[0]) & (points[:, 1] < reference[1])]
     volume, height = 0.0, np.log(reference[1])
@@ -190,10 +205,10 @@ def reference_of(problem: CodesignProblem, objective: Objective = "latency") -> 
 
     Args:
         problem: the co-design problem.
-        objective: the objective besides the area.
+        objective: the objective that is minimised besides the area.
 
     Returns:
-        Area and objective.
+        Area and objective of the reference point.
     """
     for row in range(len(problem.hardware.points)):
         design = problem.design(row)

@@ -1,6 +1,8 @@
 """The co-design problem: the machines to choose from, and the layers that networks run on them.
 
-The best machine minimises the sum of the latencies of all networks.
+A machine is an accelerator with given block sizes, buffer sizes and other hardware parameters. The
+search looks for machines with a small area and a low cost. The cost is the latency, the energy or
+their product, for one inference of each network.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ from tilewright.targets.capabilities import Bounds, bound_of, capability
 from tilewright.targets.workload import Workload
 
 SAMPLED = 1 << 13
-"""Number of sampled schedules that decide whether a pooling layer is fused with the convolution
-before it. It is smaller than for tuning a single machine, because this is decided for many
-machines."""
+"""Number of random schedules from which a search decides whether a pooling layer is fused with the
+convolution before it. It is smaller than for tuning a single machine, because a search makes this
+decision for many machines."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class CodesignLayer:
     Attributes:
         workload: the workload.
         counts: number of calls in one inference of each network, in the order of the networks.
-        names: the operators that the workload stands for, as pairs of network and operator.
+        names: the operators that run this workload, as pairs of the network's and the operator's
+            name.
     """
 
     workload: Workload
@@ -46,22 +49,23 @@ class CodesignLayer:
 
     @property
     def calls(self) -> int:
-        """Number of calls in one inference of each network, summed over all networks."""
+        """Number of calls in one inference of each network, summed over the networks."""
         return sum(self.counts)
 
 
 @dataclass(frozen=True)
 class Design:
-    """A machine with the workloads that the networks run on it.
+    """A machine, and the workloads that the networks run on it.
 
     Attributes:
         row: row of the machine in `HardwareSpace.points`.
         target: the machine.
         area: area relative to the stock machine.
         layers: the workloads.
-        cpu_seconds: estimated seconds per inference of each network that remain on the CPU.
-        measured_on: target that lowers and measures batches: `target` itself, or its counterpart on
-            a cluster.
+        cpu_seconds: estimated seconds per inference that operators on the CPU take, one entry per
+            network.
+        measured_on: target that lowers and measures batches: `target` itself, or its counterpart
+            that uses a cluster.
     """
 
     row: int
@@ -73,7 +77,7 @@ class Design:
 
     @cached_property
     def bounds(self) -> NDArray[np.float64]:
-        """Lower bound of each layer in seconds per call, float array of shape (layers,)."""
+        """Lower bound of each layer's latency in seconds per call, float array, shape (layers,)."""
         limits = [bound_of(self.target, layer.workload) for layer in self.layers]
         return np.array([0.0 if bound is None else bound.seconds for bound in limits])
 
@@ -81,7 +85,7 @@ class Design:
     def rooflines(self) -> NDArray[np.float64]:
         """Roofline of each layer in seconds per call, float array of shape (layers,).
 
-        The roofline is the larger of the arithmetic time at peak throughput and the transfer time
+        The roofline is the larger of the computing time at peak throughput and the transfer time
         over the bus. It is 0 if the machine does not provide it.
         """
         knows = capability(self.target, Bounds)
@@ -90,7 +94,7 @@ class Design:
         return np.array([knows.roofline(layer.workload).seconds for layer in self.layers])
 
     def seconds(self, layers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the latency of each network on the machine, from the latencies of its layers.
+        """Return the latency of each network on the machine, given the latencies of the layers.
 
         Args:
             layers: seconds per call of each layer, float array of shape (layers,).
@@ -99,7 +103,8 @@ class Design:
             Seconds per inference, including operators on the CPU, float array of shape (networks,).
         """
         counts = np.array([layer.counts for layer in self.layers])
-        # A layer that no schedule runs takes for ever, but in networks that do not have it.
+        # A layer without a valid schedule has infinite latency. 0 · inf would be NaN for networks
+        # that do not have the layer.
         layer_seconds = np.where(counts > 0, layers[:, None], 0.0) * counts
         return np.asarray(layer_seconds.sum(axis=0) + np.array(self.cpu_seconds))
 
@@ -110,18 +115,19 @@ class Design:
 
 
 class CodesignProblem:
-    """Co-design problem: find a machine, and schedules on it, that serve several networks best.
+    """Co-design problem: find machines, and schedules on them, that run several networks well.
 
-    The latency to minimise is the sum of one inference of each network.
+    A network's workloads differ between machines, so they are determined for each machine when it
+    is first needed.
 
     Args:
         networks: the networks by name.
         hardware: the machines to choose from.
         epilogue: which post-operations are fused into the layers.
         max_waste: a layer runs on the accelerator only if at most this fraction of its
-            multiplications is with padding zeros.
-        measured_on: returns the target that lowers and measures batches for a machine, for example
-            its counterpart on a cluster.
+            multiplications are with padding zeros.
+        measured_on: function that returns the target that lowers and measures batches for a
+            machine, for example its counterpart that uses a cluster.
     """
 
     def __init__(
@@ -138,12 +144,12 @@ class CodesignProblem:
         self._designs: dict[int, Design] = {}
 
     def check(self) -> None:
-        """Check that the problem can be solved.
+        """Check that the problem has a solution.
 
         Raises:
             NothingToOffload: the base machine cannot run any layer of a network.
             ImpossibleHardware: no machine satisfies the bounds and the budget.
-            TilewrightError: a network cannot be read, see `Network.report_on`.
+            TilewrightError: a network cannot be read; see `Network.report_on`.
         """
         here = Accelerator.for_target(self.hardware.base, self._epilogue, self._max_waste)
         for network in self.networks.values():
@@ -152,7 +158,7 @@ class CodesignProblem:
         _ = self.hardware.points
 
     def design(self, row: int) -> Design:
-        """Return the machine in a row of `hardware.points` with the workloads of the networks."""
+        """Return the machine in a row of `hardware.points`, with the workloads of the networks."""
         if row not in self._designs:
             self._designs[row] = self._make_design(row)
         return self._designs[row]
@@ -180,7 +186,7 @@ class CodesignProblem:
 
 
 def least_seconds(design: Design) -> float:
-    """Return a lower bound on the latency of a machine: the sum of one inference of each network.
+    """Return a lower bound on the seconds of one inference of each network, summed over networks.
 
     It is infinite if the machine cannot run a layer.
     """
@@ -191,23 +197,23 @@ def least_seconds(design: Design) -> float:
 
 
 def read_networks(sources: Sequence[str]) -> dict[str, Network]:
-    """Read networks, which are built in or stored in files.
+    """Load networks from the zoo or from files.
 
     Args:
-        sources: names of built-in networks, or paths of model files.
+        sources: names of networks of the zoo, or paths of model files.
 
     Returns:
         The networks by name.
 
     Raises:
         ModelFileError: a file cannot be read.
-        UnknownName: a network is neither built in nor a file.
+        UnknownName: a network is neither in the zoo nor a file.
         TilewrightError: two networks have the same name.
     """
     networks_by_name: dict[str, Network] = {}
     for source in sources:
         network = networks.load(source, None, sandbox=True)
-        _ = network.examined  # a file that cannot be read is refused here
+        _ = network.examined  # raises if the file cannot be read
         if network.name in networks_by_name:
             raise TilewrightError(f"two networks are called {network.name}; give each network once")
         networks_by_name[network.name] = network

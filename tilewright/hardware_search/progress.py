@@ -1,4 +1,4 @@
-"""Progress of a search, one event per measurement, for the terminal, charts and logs."""
+"""Progress of a co-design search: one event per measurement, for the terminal, charts and logs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilewright.search.events import Event
 
 @dataclass(frozen=True)
 class Prepared(Event):
-    """Event: the networks were read and the machines were listed.
+    """Event that is emitted when the networks were read and the machines were listed.
 
     Attributes:
         networks: names of the networks.
@@ -31,13 +31,13 @@ class Prepared(Event):
 
 @dataclass(frozen=True)
 class SearchProgress(Event):
-    """Event: a measurement was made.
+    """Event that is emitted after each measurement.
 
     Attributes:
         trials: number of measurements so far.
         machines: number of machines that were measured so far.
-        latency: lowest latency in seconds of a machine on which every layer has a valid trial;
-            infinite if there is none.
+        latency: lowest latency of a machine so far, in seconds, summed over the networks; infinite
+            if there is no machine on which every layer has a valid trial.
         front: number of machines on the Pareto front of area and objective.
         hypervolume: hypervolume of that front.
     """
@@ -53,19 +53,19 @@ class ProgressCount:
     """Computes the progress of a search from its measurements.
 
     Args:
-        problem: the co-design problem, which gives the reference point of the hypervolumes.
-        objective: the objective of the front besides the area.
+        problem: the co-design problem, from which the reference point of the hypervolume follows.
+        objective: the objective that is minimised besides the area.
     """
 
     def __init__(self, problem: CodesignProblem, objective: Objective = "latency") -> None:
         self.reference, self.objective = reference_of(problem, objective), objective
-        self._seconds: dict[int, dict[str, float]] = {}  # of each layer by its id, a machine
-        self._metrics: dict[int, dict[str, tuple[float, ...]]] = {}  # by its cheapest trial
+        self._seconds: dict[int, dict[str, float]] = {}  # by machine and layer ID
+        self._metrics: dict[int, dict[str, tuple[float, ...]]] = {}  # of the cheapest trial
         self._points: dict[int, tuple[float, float]] = {}
         self._now = SearchProgress(0, 0, np.inf, 0, 0.0)
 
     def add(self, measured: EvaluatedPoint) -> SearchProgress:
-        """Add a measurement and return the progress."""
+        """Add a measurement, and return the progress after it."""
         design, key, now = measured.design, measured.workload.id, self._now
         seconds = self._seconds.setdefault(design.row, {})
         metrics = self._metrics.setdefault(design.row, {})

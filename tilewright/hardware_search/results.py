@@ -1,7 +1,7 @@
-"""Results of a co-design run: machines of the front, summary, table of trials, and their files.
+"""Results of a co-design run: machines on the front, summary, table of trials, and their files.
 
-Each layer of a machine on the front was measured again (`verification`). All files are written at
-the end, and the summary is the last one; `output_folder` lists them.
+Every layer of a machine on the front was measured again (see `verification`). All files are written
+at the end of the run, the summary last. `output_folder` lists the files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tilewright.targets.workload import Workload
 from tilewright.tuning.outputs import parquet
 
 UNKNOWN = "unknown"
-"""Bottleneck of a machine that cannot tell how the time of its programs is spent."""
+"""Bottleneck of a machine that does not break down the time of its programs."""
 AREA_MODEL = (
     "relative to the stock 16x16 VTA, by a model of the RTL's structure with textbook gate "
     "weights that was not fitted to a synthesis (docs/guides/codesign.md)"
@@ -45,19 +45,19 @@ CLOCKS = {
 
 @dataclass(frozen=True)
 class ProvenLayer:
-    """The best schedule of a layer on a machine, which was lowered and measured again as a check.
+    """The best schedule of a layer on a machine. It was lowered and measured again as a check.
 
     Attributes:
         layer: the layer.
         knobs: knob values of the schedule.
         cycles: cycles per call.
         seconds: seconds per call.
-        counters: hardware counters of a call.
-        parts: cycles of a call by activity (`PARTS`); empty if the machine does not provide this
+        counters: hardware counters of one call.
+        parts: cycles per call, by activity (`PARTS`); empty if the machine does not provide this
             breakdown.
-        bound: lower bound in cycles; -1 if it is unknown.
-        verified: the program was executed, and its output equals the reference bit for bit.
-        energy: microjoules per call by consumer; empty if the machine has no energy model.
+        bound: lower bound of the cycles; -1 if it is unknown.
+        verified: True if the program was executed and its output equals the reference bit for bit.
+        energy: microjoules per call, by component; empty if the machine has no energy model.
     """
 
     layer: CodesignLayer
@@ -76,7 +76,7 @@ class ProvenDesign:
     """A machine on the Pareto front whose schedules were all lowered and measured again.
 
     Attributes:
-        judged: the machine with its objective values.
+        judged: the machine with its costs.
         layers: its layers with their schedules.
     """
 
@@ -89,9 +89,10 @@ class ProvenDesign:
         return self.judged.design.name
 
     def parts(self) -> dict[str, float]:
-        """Return each activity's share of the cycles of one inference of each network, by `PARTS`.
+        """Return each activity's share of the cycles of one inference of each network.
 
-        The result is empty if the machine does not break down its time.
+        Returns:
+            The shares by activity (`PARTS`); empty if the machine does not break down its time.
         """
         if not all(layer.parts for layer in self.layers):
             return {}
@@ -103,11 +104,11 @@ class ProvenDesign:
 
     @property
     def bottleneck(self) -> str:
-        """The activity, such as computing or loading, that takes the most cycles."""
+        """Activity, such as computing or loading, that takes the most cycles."""
         return largest(self.parts())
 
     def microjoules(self) -> NDArray[np.float64]:
-        """Return the energy of the accelerator for one inference of each network.
+        """Return the energy that the accelerator needs for one inference of each network.
 
         Returns:
             Microjoules, float array of shape (networks,); 0 if the machine has no energy model.
@@ -116,7 +117,7 @@ class ProvenDesign:
         return np.asarray(np.array([sum(layer.energy.values()) for layer in self.layers]) @ counts)
 
     def cycles(self) -> NDArray[np.int64]:
-        """Return the cycles of the accelerator for one inference of each network.
+        """Return the cycles that the accelerator needs for one inference of each network.
 
         Returns:
             Cycles, int array of shape (networks,).
@@ -126,22 +127,22 @@ class ProvenDesign:
 
 
 class LayerRow(TypedDict):
-    """A layer of a machine in `front.json`.
+    """Entry of a layer of a machine in `front.json`.
 
     Attributes:
         workload: the workload as text.
         epilogue: fused post-operations as text.
-        names: operators that the workload stands for, by network.
+        names: operators that run the workload, by network.
         calls: calls per inference, by network.
         cycles: cycles per call.
-        bound_cycles: lower bound in cycles; -1 if it is unknown.
+        bound_cycles: lower bound of the cycles; -1 if it is unknown.
         share: fraction of the accelerator's time for one inference of each network.
-        bottleneck: the part that takes most cycles.
-        parts: cycles per call, by part.
-        counters: hardware counters of a call.
-        microjoules: microjoules per call, by consumer.
+        bottleneck: activity that takes the most cycles.
+        parts: cycles per call, by activity.
+        counters: hardware counters of one call.
+        microjoules: microjoules per call, by component.
         schedule: knob values of the schedule.
-        verified: the output was compared bit for bit.
+        verified: True if the output was compared with the reference bit for bit.
     """
 
     workload: str
@@ -160,19 +161,20 @@ class LayerRow(TypedDict):
 
 
 class FrontRow(TypedDict):
-    """A machine in `front.json`.
+    """Entry of a machine in `front.json`.
 
     Attributes:
         name: name of the machine.
         spec: specification of the machine.
         area: area relative to the stock machine.
         cycles: cycles of the accelerator per inference, by network.
-        milliseconds: latency per inference at the machine's clock, by network, including the CPU.
+        milliseconds: latency of an inference at the machine's clock, including operators on the
+            CPU, by network.
         cpu_milliseconds: estimated time of the operators on the CPU, by network.
-        microjoules: estimated energy of the accelerator and its memory, by network
-            (`targets.vta.energy`).
-        bottleneck: the part that takes most cycles.
-        shares: fraction of the cycles, by part.
+        microjoules: estimated energy of the accelerator and its memory (`targets.vta.energy`), by
+            network.
+        bottleneck: activity that takes the most cycles.
+        shares: fraction of the cycles, by activity.
         layers: the layers.
     """
 
@@ -189,10 +191,10 @@ class FrontRow(TypedDict):
 
 
 def largest(parts: Mapping[str, float]) -> str:
-    """Return the name of the part with the largest value; `UNKNOWN` if there are no parts.
+    """Return the name of the activity with the largest value; `UNKNOWN` if there is none.
 
     Args:
-        parts: values by the name of the part.
+        parts: values by the name of the activity.
     """
     return max(parts, key=lambda name: parts[name]) if parts else UNKNOWN
 
@@ -203,6 +205,9 @@ def front_row(problem: CodesignProblem, proven: ProvenDesign) -> FrontRow:
     Args:
         problem: the co-design problem, which has the names of the networks.
         proven: the machine.
+
+    Returns:
+        The entry.
     """
     design, names = proven.judged.design, list(problem.networks)
     spec = specification_of(design.target) or {}
@@ -249,7 +254,7 @@ def _milliseconds(names: list[str], seconds: list[float]) -> dict[str, float]:
 
 
 class Best(TypedDict):
-    """The machine on the Pareto front with the lowest cost.
+    """The machine on the Pareto front with the lowest objective.
 
     Attributes:
         name: name of the machine.
@@ -266,29 +271,29 @@ class CodesignSummary(TypedDict):
     """Content of `summary.json`.
 
     Attributes:
-        method: search method.
+        method: name of the search method.
         method_options: options of the method.
         seed: seed of the search.
         networks: names of the networks.
         target: name of the base machine.
-        bounds: lowest and highest value of hardware knobs.
+        bounds: lowest and highest value of hardware knobs, by name of the knob.
         budget: maximum area, relative to the stock machine.
         area_model: description of the area model.
         clock: name of the clock rule.
         clock_rule: description of the clock rule.
-        objective: the objective besides the area.
-        hardware: number of points in the hardware space, of machines within bounds and budget, and
-            of machines that were measured (`seen`).
+        objective: the objective that is minimised besides the area.
+        hardware: number of points in the hardware space (`points`), of machines within bounds and
+            budget (`machines`), and of machines that were measured (`seen`).
         trials: maximum number of measurements.
         measurements: number of measurements.
         compiles: number of compilations.
         wall_seconds: duration of this command, without earlier runs that it resumed.
         front: number of machines on the front.
         hypervolume: hypervolume of area and the logarithm of the objective.
-        reference: reference point of the hypervolume: area, and milliseconds, microjoules
-            ("energy") or their product ("edp").
-        best: the machine with the lowest cost.
-        verified: all outputs were compared bit for bit.
+        reference: reference point of the hypervolume: the area, and the objective in milliseconds
+            ("latency"), microjoules ("energy") or their product ("edp").
+        best: the machine on the front with the lowest objective; None if the front is empty.
+        verified: True if all outputs were compared with the reference bit for bit.
         run: name of the search in the trial store.
         versions: versions of the software.
         mlflow_run_id: ID of the MLflow run, if the run was tracked.
@@ -323,12 +328,13 @@ class CodesignSummary(TypedDict):
 
 
 class Beaten(NamedTuple):
-    """A machine whose layers were all measured, but which is not on the Pareto front.
+    """A machine that is not on the Pareto front although all its layers were measured.
 
     Attributes:
         name: name of the machine.
         area: area relative to the stock machine.
-        milliseconds: time of one inference of each network with the best measured schedules.
+        milliseconds: time of one inference of each network with the best measured schedules, summed
+            over the networks.
     """
 
     name: str
@@ -338,12 +344,12 @@ class Beaten(NamedTuple):
 
 @dataclass(frozen=True)
 class CodesignOutcome:
-    """Outcome of a co-design run.
+    """Results of a co-design run.
 
     Attributes:
         summary: content of `summary.json`.
         front: machines on the front, by ascending area.
-        beaten: other machines whose layers were all measured.
+        beaten: the other machines whose layers were all measured.
         trials: table with one row per measurement.
     """
 
@@ -361,13 +367,16 @@ def outcome_of(
 ) -> CodesignOutcome:
     """Collect the results of a co-design run.
 
-    The duration in the summary is 0; `log_codesign` sets it.
+    The duration in the summary is 0 until `log_codesign` sets it.
 
     Args:
         options: options of the run.
         problem: the co-design problem.
         evaluator: the measurements of the search.
         proven: the verified machines on the Pareto front, by ascending area.
+
+    Returns:
+        The results.
     """
     objective = options.objective
     reference, hardware = reference_of(problem, objective), problem.hardware
@@ -417,7 +426,7 @@ def outcome_of(
 
 
 def _best_machine(proven: Sequence[ProvenDesign]) -> Best | None:
-    """Return the machine with the lowest cost, the last one of the front, or None."""
+    """Return the machine with the lowest objective, which is the last on the front, or None."""
     if not proven:
         return None
     result = proven[-1].judged
@@ -431,7 +440,7 @@ def _best_machine(proven: Sequence[ProvenDesign]) -> Best | None:
 def write_outputs(options: CodesignOptions, outcome: CodesignOutcome) -> None:
     """Write all result files of a co-design run to its output directory.
 
-    The summary is written last, so that a folder with a summary is complete.
+    The summary is written last. A folder with a summary is therefore complete.
 
     Args:
         options: options of the run.
@@ -442,7 +451,7 @@ def write_outputs(options: CodesignOptions, outcome: CodesignOutcome) -> None:
     """
     place = options.folder
     output_folder.forget_specs(place, {row["name"] for row in outcome.front})
-    # The front first: the next run removes no specification that no front names.
+    # `front.json` comes first, because the next run removes only the specifications that it lists.
     files = {place / output_folder.FRONT: output_folder.pretty_json(cast(Json, outcome.front))}
     files |= {
         output_folder.specification(place, row["name"]): spec_file(row) for row in outcome.front
@@ -454,9 +463,9 @@ def write_outputs(options: CodesignOptions, outcome: CodesignOutcome) -> None:
 
 
 def spec_file(row: FrontRow) -> bytes:
-    """Return the specification file of a machine, in the format of `--target`.
+    """Return the content of a machine's specification file, in the format of `--target`.
 
-    The field `source` describes its origin and the area model.
+    The field `source` describes the origin of the machine and the area model.
     """
     source = f"tilewright codesign; area {row['area']:.4f}, {AREA_MODEL}"
     return output_folder.pretty_json({**row["spec"], "source": source})
@@ -465,12 +474,16 @@ def spec_file(row: FrontRow) -> bytes:
 def trials_frame(problem: CodesignProblem, evaluator: BudgetedEvaluator) -> pd.DataFrame:
     """Return a table with one row per measurement, in the order of the search.
 
-    The columns hold the machine with its hardware knobs and area, the layer, the schedule, the
-    result, and the best latency of all networks so far in seconds (infinite before there is one).
+    The columns describe the machine with its hardware knobs and its area, the layer, the schedule
+    and the result. The column `best_seconds` is the lowest latency of a machine so far, summed over
+    the networks; it is infinite until all layers of a machine have a valid trial.
 
     Args:
         problem: the co-design problem.
         evaluator: the measurements of the search.
+
+    Returns:
+        The table.
     """
     rows, count = [], ProgressCount(problem)
     for point in evaluator.log:

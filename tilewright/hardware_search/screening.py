@@ -1,4 +1,4 @@
-"""Estimates costs of machines for a co-design search in closed form, without compiling anything."""
+"""Screening: estimates costs of machines in closed form, without compiling or measuring."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from tilewright.targets.workload import Workload
 class Screening:
     """Estimates how well machines would perform, without tuning their layers.
 
-    The cost of a layer is the lowest estimate among a sample of schedules that fit the scratchpads,
-    but at least the layer's lower bound. If the target has no estimates, only the bounds are used.
+    The estimated cost of a layer is the lowest closed-form estimate among a sample of schedules
+    that fit the scratchpads, but at least the layer's lower bound. If the target has no estimates,
+    the lower bounds are used instead.
 
     Args:
         problem: the co-design problem.
-        sample: number of schedules to estimate per layer.
+        sample: number of schedules per layer to estimate.
         seed: seed for the sampling.
-        objective: the objective besides the area.
+        objective: the objective that is minimised besides the area.
     """
 
     def __init__(
@@ -45,27 +46,27 @@ class Screening:
 
     @property
     def rows(self) -> list[int]:
-        """Rows in `HardwareSpace.points` of the machines that were screened so far, in order."""
+        """Rows in `HardwareSpace.points` of the machines screened so far, in that order."""
         return list(self._found)
 
     def metrics(self, row: int) -> NDArray[np.float64]:
-        """Return the estimated metrics of each layer of a machine, and screen it if necessary.
+        """Return the estimated metrics of each layer of a machine. Screen the machine if necessary.
 
         Args:
             row: row of the machine in `HardwareSpace.points`.
 
         Returns:
-            Metrics of one call, float array of shape (metrics, layers) in the order of `METRICS`;
+            Metrics per call, float array of shape (metrics, layers) in the order of `METRICS`;
             infinite if no schedule fits.
         """
         self.screen([row])
         return self._found[row]
 
     def screen(self, rows: Sequence[int]) -> None:
-        """Screen machines and keep the results. A cluster is used if the problem has one.
+        """Screen machines and keep the results. If the problem uses a cluster, its workers do this.
 
         Args:
-            rows: rows of the machines; those that were screened before are skipped.
+            rows: rows of the machines. Machines that were screened before are skipped.
 
         Raises:
             ClusterError: the cluster cannot screen a machine.
@@ -93,7 +94,7 @@ class Screening:
         return layers, spent.tolist(), self._sample, self._seed, design.row, self._objective
 
     def cost(self, row: int) -> float:
-        """Return the estimated objective of one inference of each network.
+        """Return the estimated objective of a machine, for one inference of each network.
 
         Args:
             row: row of the machine, which must have been screened.
@@ -111,10 +112,11 @@ class Screening:
         return np.array([(areas[row], self.cost(row)) for row in self.rows])
 
     def climb(self, start: Iterable[int], limit: int) -> None:
-        """Screen machines and then, repeatedly, the neighbours of the Pareto-optimal ones.
+        """Screen machines near the Pareto front of area and estimated objective.
 
-        Neighbours differ by one step of one knob. The search ends when there are no new neighbours
-        or when `limit` machines were screened.
+        First, the machines in `start` are screened. Then, repeatedly, the neighbours of all
+        Pareto-optimal machines are screened; neighbours differ by one step of one hardware knob.
+        This ends when there are no new neighbours or when `limit` machines were screened.
 
         Args:
             start: rows of the first machines.
@@ -136,10 +138,10 @@ def screen_machine(target: Mapping[str, Json], *order: Any) -> NDArray[np.float6
 
     Args:
         target: specification of the machine, as `remote_worker.lower_and_measure` takes it.
-        order: the other arguments of `screen_layers`.
+        order: the arguments of `screen_layers` after the target.
 
     Returns:
-        The result of `screen_layers`, or an error message if this worker cannot screen the machine.
+        The result of `screen_layers`, or a message why this worker cannot screen the machine.
     """
     try:
         return screen_layers(target_of(target), *order)
@@ -151,20 +153,20 @@ def screen_layers(
     target: Target, layers: Sequence[Mapping[str, Any]], joules: Sequence[float], sample: int,
     seed: int, row: int, objective: Objective,
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Estimate the cost of a machine's layers with their best schedules.
+    """Estimate the cost of each layer of a machine with the layer's best schedule.
 
     Args:
         target: the machine.
         layers: the workloads as JSON.
-        joules: lower bound on the energy of each layer, in joules per call.
-        sample: number of schedules to estimate per layer.
+        joules: lower bound on the energy of each layer in joules per call.
+        sample: number of schedules per layer to estimate.
         seed: seed of the search.
-        row: row of the machine, which also seeds its random numbers.
-        objective: the objective besides the area.
+        row: row of the machine, which is part of the seed of the random numbers.
+        objective: the objective that is minimised besides the area.
 
     Returns:
-        Metrics of each layer's call, float array of shape (metrics, layers); at least the lower
-        bounds of the layer, and infinite if no schedule fits.
+        Metrics per call, float array of shape (metrics, layers). They are at least the lower bounds
+        of the layer, and infinite if no schedule fits.
     """
     results = [
         _least_metrics(
@@ -179,6 +181,7 @@ def _least_metrics(
     target: Target, workload: Workload, joules: float, sample: int, rng: np.random.Generator,
     objective: Objective,
 ) -> NDArray[np.float64]:  # fmt: skip
+    """Estimate the metrics of a layer's best schedule, float array of shape (metrics,)."""
     estimates, metrics = capability(target, Estimates), METRICS[objective]
     try:
         space = target.space(workload)

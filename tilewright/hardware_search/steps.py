@@ -26,9 +26,12 @@ from tilewright.tuning.preflight import check_source
 def check(options: CodesignOptions) -> None:
     """Check the options of a run without reading the networks.
 
+    Args:
+        options: options of the run.
+
     Raises:
-        TilewrightError: the target, a network, the method or one of its options is unknown, the
-            bounds contradict each other, no machine fits the budget, or the output directory cannot
+        TilewrightError: the target, a network, the method or one of its options is unknown; the
+            bounds contradict each other; no machine fits the budget; or the output directory cannot
             be used.
     """
     check_target(options.target)
@@ -48,9 +51,15 @@ def check(options: CodesignOptions) -> None:
 
 
 def hardware_of(options: CodesignOptions) -> HardwareSpace:
-    """Return the machines that can be built for the options.
+    """Return the machines that the options allow.
 
-    Listing them takes seconds, so the result is cached in each process.
+    Listing them takes seconds, so each process caches the last result.
+
+    Args:
+        options: options of the run.
+
+    Returns:
+        The machines.
 
     Raises:
         ImpossibleHardware: no machine satisfies the bounds and the budget.
@@ -67,7 +76,13 @@ def _hardware(
 
 
 def pose_problem(options: CodesignOptions) -> CodesignProblem:
-    """Read the networks and define the co-design problem.
+    """Read the networks, and create and check the co-design problem.
+
+    Args:
+        options: options of the run.
+
+    Returns:
+        The problem.
 
     Raises:
         NothingToOffload: the base machine cannot run any layer of a network.
@@ -75,7 +90,7 @@ def pose_problem(options: CodesignOptions) -> CodesignProblem:
         TilewrightError: a network cannot be read.
     """
     if options.cluster:
-        connect(options.cluster)  # a mistake shows before any work
+        connect(options.cluster)  # raises before any work is done if the cluster is unreachable
     measured_on = partial(
         on_cluster, name=options.target, space="", isolate=0, cluster=options.cluster
     )
@@ -89,13 +104,16 @@ def pose_problem(options: CodesignOptions) -> CodesignProblem:
 def search_designs(
     options: CodesignOptions, problem: CodesignProblem, store: TrialStore, listen: Listener
 ) -> BudgetedEvaluator:
-    """Measure machines and schedules until the budget is spent or the method ends.
+    """Run the search method until the budget is spent or the method ends.
 
     Args:
         options: options of the run.
         problem: the co-design problem.
         store: store for the trials.
         listen: called with the progress after each measurement.
+
+    Returns:
+        The evaluator, which holds all measurements.
 
     Raises:
         TrialStoreError: the trials cannot be stored.
@@ -112,10 +130,13 @@ def search_designs(
 
 
 def nothing_whole(evaluator: BudgetedEvaluator) -> str:
-    """Return the error message for a search in which no machine has schedules for all layers."""
+    """Return the error message for a search that ends without a complete machine.
+
+    A machine is complete if every layer has a valid trial.
+    """
     layers = min((len(design.layers) for design in evaluator.designs().values()), default=0)
     step = "repeat the command with more --trials"
-    if evaluator.left:  # the search ended by itself, so that more would not be asked for either
+    if evaluator.left:  # the search ended by itself, so a larger budget would not help
         step = (
             f"the search space is exhausted, with {_count(evaluator.left, 'measurement')} of "
             f"{evaluator.budget} left; choose another --method or wider bounds"
@@ -128,12 +149,12 @@ def nothing_whole(evaluator: BudgetedEvaluator) -> str:
 
 
 def log_parameters(options: CodesignOptions, problem: CodesignProblem, emit: Listener) -> None:
-    """Prepare the output directory, see `begin_folder`, and report what will be searched.
+    """Prepare the output directory (see `begin_folder`), and emit an event about the search.
 
     Args:
         options: options of the run.
         problem: the co-design problem.
-        emit: called with an event.
+        emit: called with a `Prepared` event.
 
     Raises:
         OSError: the folder cannot be written.
@@ -144,11 +165,11 @@ def log_parameters(options: CodesignOptions, problem: CodesignProblem, emit: Lis
 
 
 def log_codesign(options: CodesignOptions, outcome: CodesignOutcome, wall: float) -> None:
-    """Write the results to the output directory.
+    """Write the results of a run to its output directory.
 
     Args:
         options: options of the run.
-        outcome: the results; the duration is added to its summary.
+        outcome: the results. The duration of the run is added to its summary.
         wall: duration of the run in seconds.
 
     Raises:

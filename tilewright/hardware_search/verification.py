@@ -1,9 +1,9 @@
 """Verifies the machines on the Pareto front before they are reported.
 
-The best schedule of every layer on every machine of the front is lowered, measured again and
-executed on data. This is necessary because anyone who can write to a database of trials could claim
-any latency. If the machine does not reproduce a record, that record and all other wrong records of
-the layer on this machine are corrected.
+For every machine on the front and every layer, the best schedule is lowered, measured again and
+executed on data. The stored trials cannot be trusted blindly, because anyone who can write to a
+trial database could claim any latency. If a new measurement contradicts a stored trial, all stored
+trials of that layer on that machine are measured again and corrected.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from tilewright.tuning.verification import WrongSchedule, latency_of_trial, repr
 
 
 def prove_front(evaluator: BudgetedEvaluator, objective: Objective) -> list[ProvenDesign] | int:
-    """Lower, measure and execute the schedules of the front again.
+    """Lower, measure and execute the schedules of the Pareto front again.
 
     Args:
         evaluator: the measurements of a search.
-        objective: the objective of the front besides the area.
+        objective: the objective that is minimised besides the area.
 
     Returns:
-        The machines of the front with their layers. If trials in the store do not match the
-        machine, they are corrected in the store, and the number of corrected trials is returned
-        instead.
+        The machines on the front with their layers. If stored trials contradict the new
+        measurements, they are corrected in the store, and the number of corrected trials is
+        returned instead.
 
     Raises:
         WrongSchedule: a schedule computes wrong numbers.
@@ -66,15 +66,15 @@ def prove_front(evaluator: BudgetedEvaluator, objective: Objective) -> list[Prov
 def _measure_and_correct(
     evaluator: BudgetedEvaluator, design: Design, layer: CodesignLayer, flat: int
 ) -> int:
-    """Measure the chosen schedule of a layer again, and correct the stored trials if it differs.
+    """Measure the best schedule of a layer again, and correct the stored trials if it differs.
 
-    If the chosen trial is right, the other trials of the layer are not checked.
+    If the trial of the best schedule is right, the other trials of the layer are not checked.
 
     Args:
         evaluator: the measurements of the search.
         design: the machine.
         layer: the layer.
-        flat: flat index of the chosen schedule.
+        flat: flat index of the best schedule.
 
     Returns:
         The number of stored trials that were wrong.
@@ -93,6 +93,10 @@ def _measure_and_correct(
 
 
 def _holds(design: Design, claimed: Trial, trial: Trial) -> bool:
+    """Return whether a new trial reproduces the latency of a stored trial.
+
+    If either latency is unknown, both trials must have the same status.
+    """
     before, now = latency_of_trial(claimed), latency_of_trial(trial)
     if before is None or now is None:
         return claimed.status == trial.status
@@ -146,9 +150,7 @@ def _parts(design: Design, lowered: Lowered) -> dict[str, int]:
 
 
 def _verify_program(design: Design, layer: CodesignLayer, lowered: Lowered) -> bool:
-    """Execute a program and compare its output with the reference.
-
-    Raises `WrongSchedule` if the output differs.
+    """Execute a program on data, and compare its output with the reference.
 
     Args:
         design: the machine.
@@ -156,7 +158,10 @@ def _verify_program(design: Design, layer: CodesignLayer, lowered: Lowered) -> b
         lowered: the compiled schedule of the layer.
 
     Returns:
-        Whether the output was compared; False if the machine cannot run programs on data.
+        True if the output was compared, False if the machine cannot run programs on data.
+
+    Raises:
+        WrongSchedule: the output differs from the reference.
     """
     verifies = capability(design.target, Verifies)
     if verifies is None:

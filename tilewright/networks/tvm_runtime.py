@@ -1,9 +1,9 @@
-"""Run accelerator programs from a user's TVM module (docs/guides/tvm.md).
+"""Runs accelerator programs from a user's TVM module (docs/guides/tvm.md).
 
-A sequence of layers is compiled to a program and serialised to bytes, which the TVM module holds as
-a constant. At run time, the TVM module calls the packed function `run`, which executes the program
-on a simulated accelerator. `flows.tvm_partition.partition_for_vta` creates such TVM modules.
-Importing this file does not load TVM.
+A sequence of layers is compiled to an accelerator program and serialised to bytes, which the TVM
+module holds as a constant. At run time, the TVM module calls the packed function `run`, which
+executes the program on a simulated accelerator. `flows.tvm_partition.partition_for_vta` creates
+such TVM modules. Importing this file does not load TVM.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Array = NDArray[Any]
 
 
 class OffloadError(TilewrightError):
-    """Raised if a program is damaged, has another version, or gets tensors of wrong sizes."""
+    """Error for a program that is damaged, has another version, or gets tensors of wrong sizes."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class LayerCycles:
     Attributes:
         name: name of the layer.
         names: the variables of the TVM module that the layer replaces.
-        operator: kind of operator.
-        workload: text form of the workload.
+        operator: type of the operator.
+        workload: the workload as text.
         macs: multiply-accumulates.
         cycles: cycles of the layer inside the program, where it overlaps with its neighbours.
-        alone: cycles of the layer if nothing else runs.
+        alone: cycles of the layer when it runs alone.
         roofline: lower bound on the cycles of any schedule.
     """
 
@@ -87,10 +87,10 @@ def serialise_program(
     Args:
         graph: the graph that contains the layers.
         layers: the layers to run.
-        outputs: names of the values that operators outside these layers read.
+        outputs: names of the tensors that operators outside these layers read.
         picks: the schedule of each layer.
         target: the accelerator.
-        kind: registered name of the target for `targets.registry.rebuild`.
+        kind: type of the target, for example "vta", from which the run time rebuilds the target.
 
     Returns:
         The program as bytes.
@@ -123,7 +123,7 @@ def serialise_program(
 
 
 def inputs_of(layers: Sequence[Layer]) -> tuple[str, ...]:
-    """Return the names of the values that layers read but do not write, by first use."""
+    """Return the names of the tensors that layers read but do not write, in order of first use."""
     written = {layer.output for layer in layers}
     read = [name for layer in layers for name in layer.reads]
     return tuple(dict.fromkeys(name for name in read if name not in written))
@@ -159,14 +159,16 @@ def clock_hz(content: bytes) -> float:
 
 
 class HostProgram:
-    """A program on a simulated accelerator. Calls from several threads run one after another.
+    """A program on a simulated accelerator, loaded and ready to run.
+
+    Several threads may call `run`; the calls run one after another.
 
     Args:
         content: the serialised program.
 
     Attributes:
-        inputs: names of the input values.
-        outputs: the output values.
+        inputs: names of the input tensors.
+        outputs: the output tensors.
 
     Raises:
         OffloadError: the program is damaged. Further errors are those of `Builds.open`.
@@ -237,7 +239,7 @@ class HostProgram:
             arrays: int8 arrays in the order of `inputs`.
 
         Returns:
-            Int8 arrays in the order of `outputs`, in their shapes.
+            int8 arrays in the order of `outputs`, in their shapes.
 
         Raises:
             OffloadError: an array has the wrong number of elements.
@@ -334,12 +336,15 @@ def run(digest: str, content: Any, *tensors: Any) -> None:
 
 
 def open_program(digest: str, content: Any) -> HostProgram:
-    """Return the program with the given digest. It is kept in memory for later calls.
+    """Return the program with the given digest. Programs stay in memory for later calls.
 
     Args:
         digest: SHA-256 of the program as hexadecimal text.
         content: the serialised program as a uint8 tensor of shape (bytes,). It is read only if the
             program is not in memory.
+
+    Returns:
+        The program.
 
     Raises:
         OffloadError: the digest does not match the bytes, or the program is damaged.

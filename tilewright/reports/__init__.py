@@ -1,7 +1,7 @@
-"""Pages and pictures.
+"""HTML pages, pictures, Markdown and text about results.
 
-Matplotlib's warning about a missing folder for its font cache is suppressed. Without the folder it
-lists the fonts each time.
+Importing this package silences Matplotlib's warning about a missing folder for its font cache.
+Without that folder, Matplotlib lists the fonts again in each process.
 """
 
 import logging

@@ -1,4 +1,7 @@
-"""Description of what an artifact contains and costs, as lines for the terminal and for pages."""
+"""Description of an artifact's content and cost, as lines for the terminal and for pages.
+
+An artifact is the folder that `tilewright build` writes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ MEBI = 1 << 20
 
 
 def built_lines(manifest: Mapping[str, Json], out: Path) -> list[str]:
-    """Describe an artifact, the files that `tilewright build` writes, as lines of plain text.
+    """Describe an artifact, the folder that `tilewright build` writes, as lines of plain text.
 
     Args:
         manifest: content of the artifact's `manifest.json`.
@@ -39,6 +42,9 @@ def built_note(manifest: Mapping[str, Json], out: Path, warnings: Sequence[str])
         manifest: content of the artifact's `manifest.json`.
         out: folder of the artifact.
         warnings: warnings of the build.
+
+    Returns:
+        The text.
     """
     head, *lines = built_lines(manifest, out)
     doubts = "\n".join(f"- {escape_text(warning)}" for warning in warnings)
@@ -72,6 +78,9 @@ def accuracy_lines(accuracy: Mapping[str, Json]) -> list[str]:
 
     Args:
         accuracy: the entry `accuracy` of an artifact's `manifest.json`.
+
+    Returns:
+        The lines.
     """
     samples = as_int(accuracy["samples"])
     tops = [as_object(output)["same_top"] for output in as_list(accuracy["outputs"])]
@@ -88,13 +97,15 @@ def accuracy_lines(accuracy: Mapping[str, Json]) -> list[str]:
 
 
 def unchecked_lines(manifest: Mapping[str, Json]) -> list[str]:
-    """Return a line that names the outputs which the accuracy check could not check.
+    """Return a line with the names of the outputs that the accuracy check could not check.
 
-    An output cannot be checked if it has the same value for all samples. The list is empty if all
-    outputs were checked.
+    An output cannot be checked if it has the same value for all samples.
 
     Args:
         manifest: content of an artifact's `manifest.json`.
+
+    Returns:
+        A list with the line; empty if all outputs were checked.
     """
     if "not_checked" in manifest:
         names = [as_text(name) for name in as_list(manifest["not_checked"])]
@@ -124,6 +135,7 @@ def _accuracy(manifest: Mapping[str, Json]) -> list[str]:
 
 
 def _left_to_others(manifest: Mapping[str, Json]) -> list[str]:
+    """Return lines about the CPU's operators and whether a board can run the network alone."""
     islands = as_list(manifest["cpu"])
     names = [
         as_text(as_object(operator)["operator"]) or "?"
@@ -153,15 +165,15 @@ def region_lines(manifest: Mapping[str, Json]) -> list[str]:
         manifest: content of an artifact's `manifest.json`.
 
     Returns:
-        For each region, a line with its operators and its size, followed by a line with the first
-        reason why onnxruntime runs it, if the manifest has one.
+        For each region, a line with its operators and its size. If the manifest states why
+        onnxruntime runs the region, a line with the first reason follows.
     """
     lines = []
     for row in map(as_object, as_list(manifest.get("regions", []))):
         kinds = [as_text(as_object(operator)["operator"]) for operator in as_list(row["operators"])]
         counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
         size = as_int(as_object(as_object(manifest["files"])[as_text(row["file"])])["bytes"])
-        macs = as_int(row["macs"])  # 0 where shapes depend on values
+        macs = as_int(row["macs"])  # 0 if shapes depend on values
         work = f"{mega(macs)} MMAC, " if macs else ""
         lines.append(
             f"  onnxruntime runs {len(kinds)} {pluralise(len(kinds), 'operator')} "
@@ -186,8 +198,8 @@ def _libraries(manifest: Mapping[str, Json], out: Path) -> list[str]:
         out: folder of the artifact.
 
     Returns:
-        The lines about each library, and a line that names the dimensions whose other sizes are
-        padded to the next library.
+        The lines about each library. The last line says for which dimensions inputs of other sizes
+        are padded to the next larger library.
     """
     padded = [as_text(item) for item in as_list(manifest["padded"])]
     lines = []

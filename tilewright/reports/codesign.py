@@ -1,4 +1,4 @@
-"""Results of a co-design run: the Pareto front as a page with a picture, a table, and Markdown."""
+"""Results of a co-design run: the Pareto front as an HTML page with a picture, and as Markdown."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from tilewright.targets.workload import parse_workload
 
 WIDTH, HEIGHT = 760, 440
 LEFT, RIGHT, TOP, BOTTOM = 80, 18, 48, 54
-"""Margins of the picture. Above and below the frame, an axis label and a tick label have room for
-one line each in the large font of narrow screens, wherever the ticks are."""
-_NARROW = 4.0  # between the ends of the latencies, below which ticks are evenly spaced
+"""Margins of the picture. They leave room for one line of tick labels and one line of axis labels
+in the large font of narrow screens."""
+_NARROW = 4.0  # ratio of the largest to the smallest latency below which ticks are linear
 _LAYERS = 12
-"""Number of layers of a machine that are listed; the others are summed up in one line."""
+"""Maximum number of layers of a machine that are listed. One line summarises the other layers."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class PlotAxis:
         high: value at the other end of the axis.
         begin: position of `low`, in units of the picture.
         end: position of `high`, in units of the picture.
-        logarithmic: the scale is logarithmic.
+        logarithmic: True for a logarithmic scale.
     """
 
     low: float
@@ -65,7 +65,7 @@ class PlotAxis:
         return round(self.begin + share * (self.end - self.begin), 1)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Return round values between the ends as ticks: pairs of position and label."""
+        """Return ticks at round values between the ends, as pairs of position and label."""
         if self.logarithmic and self.high / self.low >= _NARROW:
             values = round_ticks(self.low, self.high)
         else:
@@ -76,13 +76,13 @@ class PlotAxis:
 
 @dataclass(frozen=True)
 class PlotLine:
-    """A layer of a machine, as one line of the table on the co-design page.
+    """Line of a machine's table on the co-design page, for one layer.
 
     Attributes:
         title: name of the workload.
-        where: operators of the networks that the workload stands for.
+        where: operators of the networks that run the workload.
         row: entry of the layer in `front.json`.
-        calls: calls of the layer per inference, over all networks.
+        calls: calls of the layer in one inference of each network, summed over the networks.
         width: time of the layer, relative to the slowest layer of the machine.
     """
 
@@ -94,14 +94,14 @@ class PlotLine:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Fraction of the layer's cycles by activity; empty if the breakdown is unknown."""
+        """Fraction of the layer's cycles, by activity; empty if the breakdown is unknown."""
         total = sum(self.row["parts"].values())
         return {name: cycles / total for name, cycles in self.row["parts"].items()} if total else {}
 
 
 @dataclass(frozen=True)
 class PlottedMachine:
-    """A machine on the Pareto front, as it is drawn on the co-design page.
+    """A machine on the Pareto front, in the form in which the co-design page shows it.
 
     Attributes:
         row: entry of the machine in `front.json`.
@@ -123,7 +123,14 @@ class PlottedMachine:
 
 
 def front_page(outcome: CodesignOutcome) -> bytes:
-    """Render the self-contained HTML page of a co-design run, and return it in UTF-8."""
+    """Render the results of a co-design run as a self-contained HTML page.
+
+    Args:
+        outcome: the results.
+
+    Returns:
+        The page in UTF-8.
+    """
     summary = outcome.summary
     across, up = _axes(outcome)
     machines = [_machine(row, across, up) for row in outcome.front]
@@ -147,6 +154,7 @@ def front_page(outcome: CodesignOutcome) -> bytes:
 
 
 def _axes(outcome: CodesignOutcome) -> tuple[PlotAxis, PlotAxis]:
+    """Return the axes of the picture: area (horizontal) and latency in ms (vertical)."""
     areas = [row["area"] for row in outcome.front] + [item.area for item in outcome.beaten]
     times = [_total(row) for row in outcome.front]
     times += [item.milliseconds for item in outcome.beaten]
@@ -198,11 +206,14 @@ def _stairs(machines: Sequence[PlottedMachine]) -> str:
 
 
 def run_note(options: CodesignOptions, flow_page: str) -> str:
-    """Return the description of a co-design run in Markdown, written when the run begins.
+    """Return the description of a co-design run in Markdown, which is written when the run begins.
 
     Args:
         options: options of the run.
         flow_page: address of the page of the Prefect flow run.
+
+    Returns:
+        The text.
     """
     what = (
         f"**{escape_text(options.subject)}** on one accelerator of at most {options.budget:g} of "
@@ -234,6 +245,9 @@ def front_note(outcome: CodesignOutcome, links: Links) -> str:
     Args:
         outcome: the results.
         links: addresses of related pages, by title.
+
+    Returns:
+        The text.
     """
     summary, best = outcome.summary, outcome.summary["best"]
     message = "No machine has a valid schedule of every layer yet."
@@ -254,7 +268,7 @@ def front_note(outcome: CodesignOutcome, links: Links) -> str:
 
 
 def draw_front(place: Path, outcome: CodesignOutcome) -> None:
-    """Write the page of a co-design run to `codesign.html`.
+    """Write the HTML page of a co-design run to `front.html`.
 
     Args:
         place: folder in which the file is written.

@@ -1,6 +1,6 @@
 """Page `report.html` of a comparison on workloads.
 
-It has the verdict, the leaderboard, curves, and coloured tables of tuners and workloads.
+The page shows the verdict, the leaderboard, curves, and heat maps of tuners and workloads.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from tilewright.reports.templates import render
 
 
 def invalid_note(rows: Sequence[LeaderboardRow]) -> str:
-    """Return a sentence about how many invalid trials occur before and after the goal is reached.
+    """Return a sentence about the share of invalid trials of each tuner.
 
-    It stands below the leaderboard, because the share of invalid trials alone does not rank tuners.
+    The sentence also states how many of the invalid trials came before the goal was reached. It is
+    shown below the leaderboard, because the share of invalid trials alone does not rank tuners.
     """
     message = ", ".join(
         f"{row.tuner} {percent(row.invalid_share or 0.0)} ({count(row.invalid_to_goal or 0.0)})"
@@ -41,16 +42,16 @@ def invalid_note(rows: Sequence[LeaderboardRow]) -> str:
     )
 
 
-_WORST_SHOWN = 1.0  # regret from which a cell is as red as it gets
+_WORST_SHOWN = 1.0  # regret from which a cell has the darkest red
 
 
 @dataclass(frozen=True)
 class HeatCell:
-    """A coloured cell of a heat map, with the figure of one tuner on one workload.
+    """Coloured cell of a heat map: a number of one tuner on one workload.
 
     Attributes:
-        text: the figure.
-        best: no other tuner has a better figure on this workload.
+        text: the number as text.
+        best: True if no other tuner has a better number on this workload.
         ground: background colour as `#rrggbb`.
         ink: text colour as `#rrggbb`.
     """
@@ -63,11 +64,11 @@ class HeatCell:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A table of coloured cells: one line per tuner and one column per workload.
+    """Table of coloured cells, with one line per tuner and one column per workload.
 
     Attributes:
         title: title of the table.
-        lines: each tuner with its cells, best tuner first.
+        lines: pairs of a tuner's name and its cells, best tuner first.
     """
 
     title: str
@@ -77,12 +78,15 @@ class HeatMap:
 def heat_maps(results: Results, rows: Sequence[LeaderboardRow]) -> list[HeatMap]:
     """Return heat maps of the regret, the trials to the goal, and the share of invalid trials.
 
-    The regret and the trials are medians over seeds. The share is computed over the trials of all
-    seeds together.
+    The regret and the number of trials are medians over seeds. The share of invalid trials is
+    computed from the trials of all seeds together.
 
     Args:
-        results: the runs as arrays.
+        results: results of the runs as arrays.
         rows: rows of the leaderboard, best tuner first.
+
+    Returns:
+        The three heat maps.
     """
     regret = np.median(results.regret[..., -1], axis=2)
     trials = np.median(results.trials_to_goal, axis=2)
@@ -121,14 +125,17 @@ def _lines(
     """Return the lines of a heat map.
 
     Args:
-        results: the runs, which define the order of tuners and workloads.
+        results: results of the runs, which define the order of tuners and workloads.
         rows: rows of the leaderboard, best tuner first.
-        figures: figures to colour, float array of shape (tuners, workloads); lower is better.
-        warmth: maps a figure to a position on the colour scale, from 0 (good) to 1 (bad).
-        text: returns the text of a cell from the indices of its tuner and its workload.
+        figures: numbers that determine the colours, float array of shape (tuners, workloads). Lower
+            is better.
+        warmth: function that maps a number to a position on the colour scale, from 0 (good) to 1
+            (bad).
+        text: function that returns the text of a cell, given the index of its tuner and the index
+            of its workload.
 
     Returns:
-        Each tuner with one cell per workload.
+        Pairs of a tuner's name and its cells, with one cell per workload.
     """
     lines = []
     best = figures.min(axis=0) + 1e-9
@@ -147,7 +154,7 @@ def _lines(
 def _regret_warmth(regret: float) -> float:
     """Return the position of a regret on the colour scale, from 0 (good) to 1 (bad).
 
-    The scale is logarithmic; regrets of at least `_WORST_SHOWN` map to 1.
+    The scale is logarithmic. Regrets of at least `_WORST_SHOWN` are at 1.
     """
     low = np.log(FLOOR)
     return float((np.log(max(regret, FLOOR)) - low) / (np.log(_WORST_SHOWN) - low))
@@ -157,7 +164,11 @@ REPORT = "report.html"
 
 
 def write_report(comparison: Comparison, folder: Path) -> None:
-    """Write the HTML page of a comparison on workloads to `report.html` in `folder`.
+    """Write the HTML page of a comparison on workloads to `report.html`.
+
+    Args:
+        comparison: the finished comparison.
+        folder: folder in which the file is written.
 
     Raises:
         OSError: the file cannot be written.
@@ -166,9 +177,16 @@ def write_report(comparison: Comparison, folder: Path) -> None:
 
 
 def report(comparison: Comparison) -> bytes:
-    """Render the HTML page of a comparison on workloads, and return it in UTF-8.
+    """Render the HTML page of a comparison on workloads.
 
-    The tables of all workloads are read, because the page shows facts about their spaces.
+    This reads the measurement tables of all workloads, because the page shows facts about their
+    search spaces.
+
+    Args:
+        comparison: the finished comparison.
+
+    Returns:
+        The page in UTF-8.
     """
     plan, results, rows = comparison.plan, comparison.results, comparison.leaderboard
     test_bed = plan.test_bed
@@ -206,7 +224,7 @@ def report(comparison: Comparison) -> bytes:
 
 
 def _options(plan: ComparisonPlan) -> list[tuple[str, str]]:
-    """Return each tuner's label with the values of all its options, including defaults."""
+    """Return each tuner's label, with the values of all its options including defaults."""
     return [
         (
             config.label,

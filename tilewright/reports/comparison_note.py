@@ -1,7 +1,4 @@
-"""Description of a comparison in Markdown, for Prefect and MLflow.
-
-Also holds the table of runs of networks.
-"""
+"""Description of a comparison of tuners in Markdown, for Prefect and MLflow."""
 
 from __future__ import annotations
 
@@ -32,9 +29,17 @@ from tilewright.tuning.run_figures import share_above
 
 
 def run_rows(runs: Sequence[NetworkRun]) -> list[Row]:
-    """Return one row per tuning run, with its latencies and the gain over the rule schedule.
+    """Return a table of tuning runs with their latencies and gains.
 
-    The latencies are those of the fallback, the rule schedule, the tuned schedule and the bound.
+    The latencies are those of the stock compiler's fallback, the rule schedules, the tuned
+    schedules and the lower bound. The gain is relative to the rule schedules. Columns that are
+    empty in every row are left out.
+
+    Args:
+        runs: results of the runs.
+
+    Returns:
+        One row per run.
     """
     rows = [
         {
@@ -74,6 +79,9 @@ def comparison_note(
         links: addresses of related pages, by title.
         boards: the leaderboards; empty until the comparison is finished.
         network_runs: the finished runs; empty for a comparison on workloads.
+
+    Returns:
+        The text.
     """
     count = f"{count_text(runs, 'run')}, {count_text(options.trials, 'trial')} per workload"
     subject, rivals = escape_text(options.subject), escape_text(options.rivals)

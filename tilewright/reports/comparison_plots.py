@@ -1,7 +1,8 @@
-"""Pictures of a comparison as SVG for a page. Call these functions within `house_style`.
+"""Pictures of a comparison of tuners as SVG for an HTML page.
 
-A tuner has the same colour and dashes in all pictures. Lines are medians over seeds, and bands are
-95 % intervals.
+Call these functions within `house_style`. A tuner has the same colour and dashes in all pictures.
+Lines are medians over seeds, and bands are 95 % intervals. Regret is how much slower the best
+schedule is than the optimum.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tilewright.reports.plot_style import (
 FLOOR = 1e-3
 """Smallest regret that is drawn; smaller values are indistinguishable from the optimum."""
 _CEILING = 20.0
-_POINTS = 120  # of a curve that are drawn
+_POINTS = 120  # half the maximum number of points per curve
 _COLUMNS = 3
 ATTEMPTS = (
     ("valid trials", "#2f7d5c"),
@@ -41,11 +42,18 @@ ATTEMPTS = (
     ("lowered in addition", "#a9bccb"),
     ("of these, failed", "#dcb6a4"),
 )
-"""Kinds of programs that a run compiles, and the colours of their bars."""
+"""Categories of configs that a run compiles, and the colours of their bars."""
 
 
 def convergence(results: Results) -> Markup:
-    """Draw the regret of each tuner over the number of trials, for all workloads together."""
+    """Draw the regret of each tuner over the number of trials, averaged over all workloads.
+
+    Args:
+        results: results of the runs as arrays.
+
+    Returns:
+        The picture as an SVG element.
+    """
     figure = Figure(figsize=(10.4, 4.6), layout="constrained")
     axes = figure.subplots()
     for k, style in enumerate(line_styles(results.tuners)):
@@ -56,11 +64,14 @@ def convergence(results: Results) -> Markup:
 
 
 def convergence_by_workload(results: Results, titles: Sequence[str]) -> Markup:
-    """Draw the regret over the number of trials, with one panel per workload.
+    """Draw the regret of each tuner over the number of trials, with one panel per workload.
 
     Args:
-        results: the runs as arrays.
+        results: results of the runs as arrays.
         titles: title of each panel, in the order of the workloads.
+
+    Returns:
+        The picture as an SVG element.
     """
     rows = -(-len(titles) // _COLUMNS)
     figure = Figure(figsize=(10.4, 0.5 + 2.35 * rows), layout="constrained")
@@ -79,11 +90,14 @@ def convergence_by_workload(results: Results, titles: Sequence[str]) -> Markup:
 
 
 def final_regret(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
-    """Draw the final regret of each seed as a dot, and the median with its interval, per tuner.
+    """Draw each tuner's regret after the last trial: a dot per seed, and the median with interval.
 
     Args:
-        results: the runs as arrays.
+        results: results of the runs as arrays.
         rows: rows of the leaderboard, best tuner first.
+
+    Returns:
+        The picture as an SVG element.
     """
     figure, axes = _rows_figure(rows)
     shade = dict(zip(results.tuners, colours(results.tuners), strict=True))
@@ -102,7 +116,13 @@ def final_regret(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
 def invalid_trials(results: Results) -> Markup:
     """Draw the cumulative number of invalid trials over the number of trials, one curve per tuner.
 
-    A tuner whose trials are all invalid would follow the diagonal.
+    The dotted diagonal shows a tuner whose trials are all invalid.
+
+    Args:
+        results: results of the runs as arrays.
+
+    Returns:
+        The picture as an SVG element.
     """
     figure = Figure(figsize=(5.1, 3.6), layout="constrained")
     axes = figure.subplots()
@@ -121,12 +141,15 @@ def invalid_trials(results: Results) -> Markup:
 def attempts(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
     """Draw how many configs a run compiles, as one stacked bar per tuner.
 
-    The parts are valid trials, invalid trials, and configs that were lowered without becoming a
-    trial, divided into those that compiled and those that did not. Figures are means.
+    The parts of a bar are valid trials, invalid trials, configs that compiled but did not become
+    trials, and configs that did not compile. All numbers are means over the runs.
 
     Args:
-        results: the runs as arrays.
+        results: results of the runs as arrays.
         rows: rows of the leaderboard, best tuner first.
+
+    Returns:
+        The picture as an SVG element.
     """
     figure, axes = _rows_figure(rows, height=0.42)
     for place, row in enumerate(rows):
@@ -143,11 +166,14 @@ def attempts(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
 
 
 def seconds(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
-    """Draw the wall-clock time of a run per tuner; hollow dots show the time to the goal.
+    """Draw the wall-clock time of a run of each tuner. A hollow dot shows the time to the goal.
 
     Args:
-        results: the runs as arrays.
+        results: results of the runs as arrays.
         rows: rows of the leaderboard, best tuner first.
+
+    Returns:
+        The picture as an SVG element.
     """
     figure, axes = _rows_figure(rows)
     shade = dict(zip(results.tuners, colours(results.tuners), strict=True))
@@ -167,9 +193,9 @@ def seconds(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
 
 
 def _curve(axes: Axes, regret: Floats, style: LineStyle) -> None:
-    """Draw the median regret over the number of trials, and its interval over seeds as a band.
+    """Draw the median regret over the number of trials, and its 95 % interval over seeds as a band.
 
-    The curve begins at the trial at which half of the seeds have a valid schedule.
+    The curve begins where at least half of the seeds have found a valid schedule.
 
     Args:
         axes: axes on which to draw.
@@ -210,11 +236,11 @@ def _plain(axes: Axes) -> None:
 
 
 def _rows_figure(rows: Sequence[LeaderboardRow], height: float = 0.36) -> tuple[Figure, Axes]:
-    """Create an empty figure with one horizontal line per tuner, the best tuner at the top.
+    """Create an empty figure with one row per tuner, the best tuner at the top.
 
     Args:
         rows: rows of the leaderboard, best tuner first.
-        height: height of a line in inches.
+        height: height of a row in inches.
     """
     figure = Figure(figsize=(5.1, 0.9 + height * len(rows)), layout="constrained")
     axes = figure.subplots()
@@ -227,20 +253,21 @@ def _rows_figure(rows: Sequence[LeaderboardRow], height: float = 0.36) -> tuple[
 
 
 def _whisker(axes: Axes, place: int, ends: Sequence[float] | Floats, colour: str) -> None:
+    """Draw an interval as a thick horizontal line, and its median as a dot."""
     low, middle, high = ends
     axes.plot([low, high], [place, place], color=colour, lw=2.4, solid_capstyle="round")
     axes.scatter(middle, place, s=38, color=colour, zorder=3, lw=0)
 
 
 def _ends(row: LeaderboardRow, name: str) -> Floats:
-    """Return the ends of a figure's interval and its median; infinite if the figure is unknown.
+    """Return the median and the interval of a leaderboard field; infinite if it is unknown.
 
     Args:
         row: row of a tuner in the leaderboard.
-        name: name of the figure's field in `LeaderboardRow`.
+        name: name of the field in `LeaderboardRow`.
 
     Returns:
-        Low end, median and high end, float array of shape (3,).
+        Lower end, median and upper end, float array of shape (3,).
     """
     interval = row.interval(name)
     return np.array(
@@ -249,25 +276,26 @@ def _ends(row: LeaderboardRow, name: str) -> Floats:
 
 
 def _shown(regret: Floats) -> Floats:
+    """Limit regrets to the range that is drawn."""
     return np.clip(regret, FLOOR, _CEILING)
 
 
 def _steps(trials: int) -> NDArray[np.int64]:
-    """Return the trial numbers at which a curve is drawn, int array.
+    """Return the trial numbers at which a curve is drawn, int array of shape (n,).
 
-    These are all trials if there are few, and otherwise numbers that are evenly spaced on a
-    logarithmic axis.
+    If there are many trials, the numbers are evenly spaced on a logarithmic axis. Otherwise all
+    trials are drawn.
     """
     return np.unique(np.geomspace(1, trials, min(trials * 2, 2 * _POINTS)).round().astype(np.int64))
 
 
 def _svg(figure: Figure, name: str) -> Markup:
-    """Return a figure as an SVG element, to be embedded in an HTML page.
+    """Return a figure as an SVG element that can be embedded in an HTML page.
 
     Args:
         figure: the figure.
-        name: name of the picture, from which the IDs in the SVG are derived. IDs of different
-            pictures on a page must not clash.
+        name: name of the picture. The IDs in the SVG are derived from it, so that the IDs of
+            different pictures on a page do not clash.
     """
     FigureCanvasSVG(figure)
     buffer = io.StringIO()

@@ -9,7 +9,15 @@ from tilewright.reports.number_format import count_text
 
 
 def dataset_line(about: DatasetMetadata, out: Path) -> str:
-    """Return a line for the terminal with the size, the folder and the digest of a dataset."""
+    """Return one line with the folder, the size and the digest of a dataset.
+
+    Args:
+        about: metadata of the dataset.
+        out: folder of the dataset.
+
+    Returns:
+        The line.
+    """
     size = sum(file.bytes for file in about.files)
     return (
         f"{out}: {count_text(about.rows, 'row')} of {count_text(len(about.hardware), 'piece')} of "

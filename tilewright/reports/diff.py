@@ -19,7 +19,7 @@ from tilewright.reports.markdown import (
 from tilewright.reports.number_format import UNKNOWN, integer_text, milliseconds, percent
 
 MARK = "worse"
-"""Marks values that are worse."""
+"""Text that marks values that are worse."""
 _MODELS = {
     "P_rmse": "error of P, log2",
     "A_rmse": "error of A, log2",
@@ -28,7 +28,7 @@ _MODELS = {
 
 
 def headline(verdict: DiffVerdict) -> str:
-    """Return the verdict and the change of the total latency.
+    """Return the verdict and the change of the total latency in one line.
 
     An example is `no worse: 7,136,630 cycles became 7,100,020 (-0.5 %)`.
     """
@@ -36,9 +36,9 @@ def headline(verdict: DiffVerdict) -> str:
 
 
 def change_text(change: Change) -> str:
-    """Return a change of a latency as text: `7,136,630 cycles became 7,100,020 (-0.5 %)`.
+    """Return the change of a latency as text: `7,136,630 cycles became 7,100,020 (-0.5 %)`.
 
-    A latency without cycles is given in milliseconds.
+    On targets that do not count cycles, latencies are in ms.
     """
     unit = "cycles" if change.unit == "cycles" else "ms"
     return (
@@ -47,7 +47,7 @@ def change_text(change: Change) -> str:
 
 
 def latency_rows(verdict: DiffVerdict) -> list[Row]:
-    """Return the latencies of both runs as a table with one row per layer and one for the total."""
+    """Return a table of the latencies in both runs: one row per layer and one for the total."""
     unit = "cycles" if verdict.total.unit == "cycles" else "ms"
     rows = []
     for workload in (*verdict.workloads, verdict.total):
@@ -64,7 +64,7 @@ def latency_rows(verdict: DiffVerdict) -> list[Row]:
 
 
 def figure_rows(verdict: DiffVerdict) -> list[Row]:
-    """Return a table with the share of valid trials and the error of each model in both runs."""
+    """Return a table of the share of valid trials and of each model's error in both runs."""
     return [
         {
             "figure": _MODELS.get(model.what, model.what),
@@ -77,7 +77,7 @@ def figure_rows(verdict: DiffVerdict) -> list[Row]:
 
 
 def setting_rows(settings: Sequence[DifferentSetting]) -> list[Row]:
-    """Return the settings that differ as a table, with the value in both runs."""
+    """Return a table of the settings that differ, with the value in each run."""
     return [
         {"what": setting.what, "A": setting.a or UNKNOWN, "B": setting.b or UNKNOWN}
         for setting in settings
@@ -89,8 +89,11 @@ def diff_page(title: str, verdict: DiffVerdict, links: Links) -> str:
 
     Args:
         title: title of the page.
-        verdict: the comparison.
+        verdict: result of the comparison.
         links: addresses of related pages, by title.
+
+    Returns:
+        The text.
     """
     reasons = "\n".join(f"- {escape_text(reason)}" for reason in verdict.reasons)
     changed = verdict.changed

@@ -1,4 +1,8 @@
-"""Page `explain.html`: the pictures and the numbers behind them, self-contained."""
+"""Page `explain.html` about the choices of a run, with its pictures, and `explain.png`.
+
+The page explains the tuner's cost models P (latency), V (validity) and A (latency from features of
+the compiled program).
+"""
 
 from __future__ import annotations
 
@@ -58,14 +62,14 @@ NO_ADVICE = (
 
 @dataclass(frozen=True)
 class WorkloadLine:
-    """A workload, as one line of the table on the explanation page.
+    """Line of the table on the explanation page, for one workload.
 
     Attributes:
         name: name of the workload.
         trials: number of trials.
-        valid_share: fraction of valid configs in the workload's space.
+        valid_share: fraction of valid configs in the workload's search space.
         accuracy: accuracy of the models on configs that were never tried.
-        vetoed: fractions of the valid configs that Model V would reject.
+        vetoed: fractions of the valid configs that Model V would wrongly reject.
     """
 
     name: str
@@ -78,8 +82,8 @@ class WorkloadLine:
     def ratio(self) -> float:
         """Error of Model A divided by the error of Model P.
 
-        It is below 1 if A, which also knows the compiled program, is better, and NaN if the error
-        of P is 0.
+        It is below 1 if A, which also uses features of the compiled program, is more accurate. It
+        is NaN if the error of P is 0.
         """
         of = self.accuracy
         return of.a_rmse / of.p_rmse if of.p_rmse else float("nan")
@@ -97,7 +101,7 @@ def write_explanation(
     Args:
         folder: the run.
         explained: explanation of each workload.
-        models: influence of features on each model, over all workloads.
+        models: influence of features on each model, averaged over the workloads.
         advice: recommendations to show on the page.
         out: folder in which the files are written.
 
@@ -121,7 +125,7 @@ def explanation_page(
     Args:
         folder: the run.
         explained: explanation of each workload.
-        models: influence of features on each model, over all workloads.
+        models: influence of features on each model, averaged over the workloads.
         advice: recommendations to show on the page.
         drawn: pictures to embed.
 
@@ -169,14 +173,14 @@ def _line(explanation: Explained) -> WorkloadLine:
 
 
 FEATURES = 10
-_DOTS = 600  # a feature
+_DOTS = 600  # maximum number of dots per feature
 _BINS = 10
-_SMALLEST = 0.005  # share of a feature worth a line
+_SMALLEST = 0.005  # share of the influence from which a feature gets a line
 _VALUES = LinearSegmentedColormap.from_list("values", ["#2f5d9b", "#c9ced3", "#c0562f"])
-_TICKS = 5  # on an axis of cycles
-_MARGIN = 6  # pixels around a part
+_TICKS = 5  # maximum number of ticks on an axis of cycles
+_MARGIN = 6  # pixels around each cropped diagram
 JUDGED = {"random configs": "#5b7fa6", "trials, before the models were trained on them": ACCENT}
-"""Data on which models are evaluated, and the colour of its dots."""
+"""Data sets on which models are evaluated, and the colours of their dots."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +188,7 @@ class Pictures:
     """Diagrams of an explanation as PNG files.
 
     The models are P (predicts the latency), V (predicts the validity) and A (predicts the latency
-    from the compiled program).
+    from features of the compiled program).
 
     Attributes:
         whole: all diagrams in one picture.
@@ -201,11 +205,14 @@ def pictures(explained: Sequence[Explained], models: Sequence[ModelSummary]) -> 
     """Draw the diagrams of an explanation.
 
     The upper row shows the influence of features on the models P, V and A. The lower row shows the
-    predictions of P and A against the measured values, and the calibration of V.
+    predictions of P and A over the measured values, and the calibration of V.
 
     Args:
         explained: explanation of each workload.
-        models: influence of features on each model, over all workloads.
+        models: influence of features on each model, averaged over the workloads.
+
+    Returns:
+        The diagrams.
     """
     features = {model.role: model.top_features(FEATURES) for model in models}
     with house_style():
@@ -266,9 +273,11 @@ def _png(image: Image.Image) -> bytes:
 def _influences(
     axes: Axes, explained: Sequence[Explained], role: str, most: Sequence[Ranked]
 ) -> None:
-    """Draw a line per feature with a dot per config: how far the feature moved the prediction.
+    """Draw how much features change the predictions of a model, as a SHAP summary plot.
 
-    The colour of a dot is the rank of the feature's value within its workload (blue low, red high).
+    There is one line per feature and one dot per config. The horizontal position of a dot is the
+    Shapley value. Its colour is the rank of the feature's value within its workload, from blue
+    (low) to red (high).
 
     Args:
         axes: axes on which to draw.
@@ -316,7 +325,7 @@ def _points(explained: Sequence[Explained], role: str, name: str) -> tuple[Float
 
     Returns:
         The Shapley values of the feature, and the ranks of its values within each workload, scaled
-        to the range 0 to 1. Both are float arrays of shape (dots,).
+        to the range from 0 to 1. Both are float arrays of shape (dots,).
     """
     moved, ranks = [np.empty(0)], [np.empty(0)]
     for explanation in explained:
@@ -330,7 +339,7 @@ def _points(explained: Sequence[Explained], role: str, name: str) -> tuple[Float
 
 
 def _spread(moved: Floats, rng: np.random.Generator) -> Floats:
-    """Return random vertical offsets of dots, which are larger where many dots lie close together.
+    """Return random vertical offsets of dots. The denser the dots lie, the larger the offsets.
 
     Args:
         moved: horizontal positions of the dots, float array of shape (dots,).
@@ -345,12 +354,12 @@ def _spread(moved: Floats, rng: np.random.Generator) -> Floats:
 
 
 def _calibration(axes: Axes, explained: Sequence[Explained], role: str) -> None:
-    """Draw the fraction of configs that are valid over the probability that Model V predicted.
+    """Draw the calibration curve of Model V: valid fraction over predicted probability.
 
     Args:
         axes: axes on which to draw.
         explained: explanation of each workload.
-        role: the model, "V".
+        role: the model, which is "V".
     """
     axes.set_title("V's calibration", fontsize=10, loc="left", fontweight="bold")
     shown = False
@@ -373,12 +382,12 @@ def _calibration(axes: Axes, explained: Sequence[Explained], role: str) -> None:
 
 
 def _predictions(axes: Axes, explained: Sequence[Explained], role: str) -> None:
-    """Draw the cycles that Model P or A predicted over the simulated cycles, one dot per config.
+    """Draw the cycles that Model P or A predicts over the simulated cycles, one dot per config.
 
     Args:
         axes: axes on which to draw.
         explained: explanation of each workload.
-        role: the model, "P" or "A".
+        role: the model: "P" or "A".
     """
     axes.set_title(f"{role}: predicted and simulated", fontsize=10, loc="left", fontweight="bold")
     drawn = [np.empty((2, 0))]
@@ -403,6 +412,7 @@ def _predictions(axes: Axes, explained: Sequence[Explained], role: str) -> None:
 
 
 def _datasets_of(explained: Sequence[Explained]) -> list[tuple[list[JudgedWorkload], str]]:
+    """Return the two data sets on which models are evaluated, each with its colour."""
     unseen, before = JUDGED.values()
     return [
         ([explanation.unseen for explanation in explained], unseen),
@@ -411,7 +421,7 @@ def _datasets_of(explained: Sequence[Explained]) -> list[tuple[list[JudgedWorklo
 
 
 def _unit(explained: Sequence[Explained], role: str) -> str:
-    """Return the unit of the influences on a model, such as log-odds or a probability, as text."""
+    """Return a description of the quantity that the influences on a model change."""
     if role != "V":
         return "predicted log2 cycles"
     exact = all(

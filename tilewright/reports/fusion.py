@@ -1,4 +1,4 @@
-"""Page `fusion.html`: the layers of a network, what was fused into each, and what that saves."""
+"""Page `fusion.html`: the layers of a network, what is fused into each, and what that saves."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Box:
-    """A layer of the network, as a box on the fusion page.
+    """A layer of the network, drawn as a box on the fusion page.
 
     Attributes:
         name: name of the layer.
         title: the layer's workload as text.
         cycles: cycles of the layer by itself.
-        width: these cycles, relative to the layer with the most cycles.
-        decisions: the fusion decisions that concern the layer's operators.
+        width: cycles of the layer relative to the layer with the most cycles.
+        decisions: the fusion decisions about the layer's operators.
     """
 
     name: str
@@ -40,11 +40,11 @@ class Box:
 
 @dataclass(frozen=True)
 class FusionLine:
-    """A line on the fusion page, from a layer to another layer that reads its result.
+    """A curve on the fusion page that connects a layer with another layer that reads its result.
 
     Attributes:
-        path: the line, as the `d` attribute of an SVG path.
-        near: the reading layer comes directly after the layer that it reads.
+        path: the curve, as the `d` attribute of an SVG path.
+        near: True if the reading layer comes directly after the layer that it reads.
     """
 
     path: str
@@ -57,7 +57,7 @@ def fusion_page(network: str, target: str, said: FusionSummary, file: Mapping[st
     Args:
         network: name of the network.
         target: name of the target.
-        said: summary of the fusion decision, as in `summary.json`.
+        said: summary of the fusion decisions, as in `summary.json`.
         file: content of `fusion.json`.
 
     Returns:
@@ -92,10 +92,10 @@ def fusion_page(network: str, target: str, said: FusionSummary, file: Mapping[st
 
 
 def _lines(reads: Sequence[Sequence[int]]) -> list[FusionLine]:
-    """Return the lines that connect each layer with the layers whose results it reads.
+    """Return the curves that connect each layer with the layers whose results it reads.
 
-    The layers stand below each other. A line is bent to the left so that it goes around the layers
-    between its ends; the longer the line, the further it bends.
+    The boxes of the layers stand below each other. A curve bends to the left around the boxes
+    between its ends. The longer the curve, the further it bends.
 
     Args:
         reads: for each layer, the indices of the layers whose results it reads.

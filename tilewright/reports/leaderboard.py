@@ -1,4 +1,4 @@
-"""Leaderboards: the table and the verdict, for the terminal, pages, Prefect and MLflow."""
+"""Leaderboards as text: the table and the verdict, for the terminal, pages, Prefect and MLflow."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ from tilewright.reports.number_format import (
 from tilewright.tuning.gains import RULE
 
 LOW, HIGH, NEITHER = 1.0, -1.0, 0.0
-"""Which values of a column are good: low ones, high ones, or neither."""
+"""Direction of a column: lower is better, higher is better, or neither."""
 RIVALS = 3
-"""Number of tuners that a verdict names after the best one."""
+"""Maximum number of tuners that a verdict names after the best tuner."""
 
 
 @dataclass(frozen=True)
 class TableCell:
-    """One figure of one tuner in a leaderboard, as text.
+    """Cell of a leaderboard: one number of one tuner, as text.
 
     Attributes:
-        text: the figure.
-        best: no other tuner has a better figure in this column.
-        around: the 95 % interval; empty if both ends have the same text or no interval is shown.
-        bound: the figure is only a lower bound.
+        text: the number.
+        best: True if no other tuner has a better number in this column.
+        around: the 95 % interval; empty if both ends have the same text or the column shows no
+            intervals.
+        bound: True if the number is only a lower bound.
     """
 
     text: str
@@ -52,12 +53,12 @@ class TableCell:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a leaderboard, with one cell per tuner.
+    """Column of a leaderboard, with one cell per tuner.
 
     Attributes:
-        heading: the heading in one or two lines.
+        heading: the heading, split into one or two lines.
         cells: the cells, best tuner first.
-        inline: plain-text tables also show the intervals of this column.
+        inline: True if plain-text tables also show the intervals of this column.
     """
 
     heading: tuple[str, ...]
@@ -68,7 +69,7 @@ class Column:
         """Return a cell as plain text.
 
         Args:
-            place: index of the cell, which is the rank of the tuner.
+            place: index of the cell, which is the index of the tuner.
         """
         cell = self.cells[place]
         bound = "≥" if cell.bound else ""
@@ -80,13 +81,13 @@ class _Figure:
     """Definition of a leaderboard column.
 
     Attributes:
-        heading: the heading in one or two lines.
-        field: name of the figure's field in `LeaderboardRow`.
-        form: converts the figure to text.
-        good: whether low or high figures are better: `LOW`, `HIGH` or `NEITHER`.
-        bounded: the figure is a lower bound if a run did not reach the goal.
-        exact: the column shows no intervals.
-        inline: plain-text tables also show the intervals of this column.
+        heading: the heading, split into one or two lines.
+        field: name of the field in `LeaderboardRow` that the column shows.
+        form: function that converts a number to text.
+        good: `LOW` if low numbers are better, `HIGH` if high numbers are better, or `NEITHER`.
+        bounded: True if the number is only a lower bound when a run did not reach the goal.
+        exact: True if the column shows no intervals.
+        inline: True if plain-text tables also show the intervals of this column.
     """
 
     heading: tuple[str, ...]
@@ -122,7 +123,7 @@ BROKEN_HEADINGS = {
     " ".join(heading): "\n".join(heading)
     for heading in (*(figure.heading for figure in _FIGURES), _FASTEST)
 }
-"""The heading of each column of figures in lines, by the heading in one line."""
+"""Headings of the columns with line breaks, by the heading in one line."""
 
 
 def leaderboard_columns(board: Leaderboard) -> list[Column]:
@@ -134,9 +135,15 @@ def leaderboard_columns(board: Leaderboard) -> list[Column]:
 
 
 def leaderboard_rows(boards: Sequence[Leaderboard]) -> list[Row]:
-    """Return leaderboards as one table with a row per tuner of each leaderboard, best tuner first.
+    """Return leaderboards as one table with one row per tuner of each leaderboard.
 
-    If there are several leaderboards, additional columns say to which one a row belongs.
+    If there are several leaderboards, additional columns contain the network and the target.
+
+    Args:
+        boards: the leaderboards.
+
+    Returns:
+        The rows. Within a leaderboard, the best tuner comes first.
     """
     rows = []
     for board in boards:
@@ -154,9 +161,9 @@ def leaderboard_rows(boards: Sequence[Leaderboard]) -> list[Row]:
 
 
 def winner(board: Leaderboard) -> str | None:
-    """Return the tuner that is significantly better than all others.
+    """Return the tuner that alone holds the first place of a leaderboard.
 
-    The result is None if several tuners share the first place or if there is only one tuner.
+    The result is None if several tuners share the first place, or if there is only one tuner.
     """
     alone = len(board.winners) == 1 and len(board.tuners) > 1
     return board.winners[0] if alone else None
@@ -182,12 +189,12 @@ def _cells(figure: _Figure, board: Leaderboard) -> list[TableCell]:
 
 
 def _interval(name: str, row: LeaderboardRow, board: Leaderboard) -> ConfidenceInterval | None:
-    """Return the median and the interval of a tuner's figure, or None if the figure is unknown.
+    """Return the median and the interval of a tuner's field, or None if the field is unknown.
 
-    The regret is infinite, not unknown, for a tuner that found no valid schedule.
+    For a tuner that found no valid schedule, the regret is infinite and not unknown.
 
     Args:
-        name: name of the figure's field in `LeaderboardRow`.
+        name: name of the field in `LeaderboardRow`.
         row: row of the tuner.
         board: leaderboard of the tuner.
     """
@@ -198,6 +205,7 @@ def _interval(name: str, row: LeaderboardRow, board: Leaderboard) -> ConfidenceI
 
 
 def _mark(baseline: str) -> str:
+    """Return the mark for gains over a baseline: "~" unless the baseline is exact."""
     return "" if baseline in (RULE, OPTIMUM) else "~"
 
 
@@ -205,7 +213,7 @@ def _mark(baseline: str) -> str:
 
 
 def verdict(board: Leaderboard) -> str:
-    """Return one or two sentences of plain text that say which tuner of a leaderboard is best."""
+    """Return a short plain text about which tuner of a leaderboard is best, and by how much."""
     where = f"{board.network} on {board.target}"
     if not board.winners:
         return f"{where}: no tuner found a valid schedule for every layer"
@@ -226,7 +234,7 @@ def verdict(board: Leaderboard) -> str:
 
 
 def _distance_verdict(board: Leaderboard) -> str:
-    """Return a sentence about how close the best tuner came to the optimum, and how fast."""
+    """Return sentences about how close to the optimum the best tuner came, and how fast."""
     best, *others = board.tuners
     trials = best.trials_to_goal or 0.0
     text = (

@@ -1,6 +1,7 @@
 """Generates Markdown: escaped text, code, tables and links.
 
-Names that other people chose are escaped, so that they are shown as text.
+Names that other people chose, such as names of layers, are escaped so that they appear as plain
+text.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from tilewright.core.user_text import printable
 
 Links = Mapping[str, str]
-"""Addresses by the text of the link."""
+"""Addresses of links, by the text of the link."""
 Row = dict[str, str]
-"""Cells by the heading of their column."""
+"""Row of a table: the cells by the heading of their column."""
 _MARKS = re.compile(r"([\\`*\[\]|])")
 
 
@@ -61,7 +62,7 @@ def markdown_table(rows: Sequence[Row]) -> str:
 
 
 def with_known(rows: Sequence[Row]) -> list[Row]:
-    """Drop the columns of a table that are empty in every row."""
+    """Remove the columns of a table that are empty in every row."""
     known = [head for head in rows[0] if any(row[head] for row in rows)] if rows else []
     return [{head: row[head] for head in known} for row in rows]
 

@@ -11,7 +11,7 @@ _PERCENT = "\N{NO-BREAK SPACE}%"
 
 
 class Ends(Protocol):
-    """Interface of an interval, for example a confidence interval."""
+    """Interface of an interval with a lower and an upper end, such as a confidence interval."""
 
     @property
     def low(self) -> float:
@@ -27,8 +27,14 @@ class Ends(Protocol):
 def percent(share: float) -> str:
     """Return a fraction as a percentage such as `0 %`, `<0.1 %`, `1.3 %` or `214 %`.
 
-    The text is `none valid` for an infinite fraction, which is the regret of a tuner that found no
-    valid schedule, and a dash for NaN.
+    NaN gives a dash. Infinity gives `none valid`, because it is the regret of a tuner that found no
+    valid schedule.
+
+    Args:
+        share: the fraction; 0.05 means 5 %.
+
+    Returns:
+        The text, with a no-break space before the percent sign.
     """
     if math.isnan(share):
         return UNKNOWN
@@ -41,7 +47,7 @@ def percent(share: float) -> str:
 
 
 def count(number: float) -> str:
-    """Return a number with two or more significant digits, such as `7.4`, `74` or `1,234`."""
+    """Return a number rounded to an integer, or to one decimal if it is small: `7.4`, `1,234`."""
     return f"{number:.1f}".removesuffix(".0") if number < 9.95 else f"{number:,.0f}"
 
 
@@ -58,7 +64,7 @@ def integer_text(number: int | None) -> str:
 def milliseconds(seconds: float | None) -> str:
     """Convert seconds to milliseconds with three digits, such as `73.2`, `0.850` or `1,371`.
 
-    The text has no unit. It is empty if `seconds` is None.
+    The text has no unit. It is empty if `seconds` is None or NaN.
     """
     if seconds is None or math.isnan(seconds):
         return ""
@@ -88,7 +94,7 @@ def mega(number: int) -> str:
 
 
 def pluralise(number: float, noun: str) -> str:
-    """Return the noun, with an s unless the number is 1."""
+    """Return a noun, with an s appended unless the number is 1."""
     return noun if number == 1 else f"{noun}s"
 
 
@@ -111,7 +117,11 @@ def interval_text(interval: Ends, form: Callable[[float], str]) -> str:
 
     Args:
         interval: the interval.
-        form: converts an end to text. If it adds a percent sign, the sign is written only once.
+        form: function that converts an end to text. If it adds a percent sign, the sign is written
+            only after the upper end.
+
+    Returns:
+        The text.
     """
     low, high = form(interval.low), form(interval.high)
     if low == high:

@@ -1,4 +1,4 @@
-"""Colours, fonts, curves, cells and axis ticks of the pictures in reports."""
+"""Common style of the pictures in reports: colours, fonts, line styles and axis ticks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, MaxNLoc
 
 from tilewright.reports.number_format import mega
 
-# names of others in scripts that the font lacks are drawn as boxes, without a word on the terminal
+# Names of layers may use scripts that the font lacks. They are drawn as boxes, without a warning.
 warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
 
 INK, MUTED, GRID = "#1f2933", "#8895a1", "#e3e8ec"
@@ -32,7 +32,10 @@ _HEAT = LinearSegmentedColormap.from_list("heat", ["#dcefe6", "#f5ecd0", "#e8b48
 
 
 def house_style() -> AbstractContextManager[None]:
-    """Return a context in which pictures have the common style. Text in SVG stays text."""
+    """Return a context manager that gives pictures the common style.
+
+    In SVG pictures, text stays text instead of being converted to paths.
+    """
     return mpl.rc_context(
         {
             "font.size": 9.0,
@@ -81,14 +84,21 @@ class LineStyle:
 
 
 def colours(names: Sequence[str]) -> list[str]:
-    """Return one colour per name. It depends only on the position of the name."""
+    """Return one colour per name. The colour depends only on the position of the name."""
     return [_SERIES[place % len(_SERIES)] for place in range(len(names))]
 
 
 def line_styles(names: Sequence[str]) -> list[LineStyle]:
-    """Return one line style per name. It depends only on the position of the name.
+    """Return one line style per name. The style depends only on the position of the name.
 
-    Later lines are narrower and lie on top, so that no line hides another one where they meet.
+    Later lines are narrower and are drawn on top, so that a line remains visible where others cross
+    it.
+
+    Args:
+        names: names of the lines, in the order in which they are drawn.
+
+    Returns:
+        One style per name.
     """
     step = (_WIDEST - _NARROWEST) / max(len(names) - 1, 1)
     return [
@@ -114,16 +124,16 @@ def heat(share: float) -> tuple[str, str]:
 _SIZES = LinearSegmentedColormap.from_list("sizes", ["#c3e3d4", "#3f9a78", "#0b4a35"])
 _STEPS = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0))
 """Mantissas of ticks, from coarse to fine."""
-_FEWEST, _MOST = 4, 9  # ticks
-_NARROW = 4.0  # between the ends of an axis, below which it is linear
-_POWERS = 9  # powers of two on an axis, before every other is left out
+_FEWEST, _MOST = 4, 9  # wanted minimum and default maximum number of ticks
+_NARROW = 4.0  # ratio of the ends of an axis below which it is linear
+_POWERS = 9  # maximum number of powers of two on an axis
 
 
 def round_ticks(low: float, high: float, most: int = _MOST) -> list[float]:
     """Return round numbers as ticks for a logarithmic axis.
 
     Args:
-        low: lower end of the axis, above 0.
+        low: lower end of the axis; it must be positive.
         high: upper end of the axis.
         most: maximum number of ticks.
 
@@ -141,23 +151,22 @@ def round_ticks(low: float, high: float, most: int = _MOST) -> list[float]:
 
 
 def scale_factors(axes: Axes) -> None:
-    """Format the vertical axis as factors such as `1.5×`.
+    """Show the values of the vertical axis as factors such as `1.5×`.
 
-    The axis is logarithmic if its ends differ by a large factor.
+    The axis becomes logarithmic if the ratio of its ends is at least `_NARROW`.
     """
     _scale_vertical(axes)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
 
 
 def scale_latency(axes: Axes, *, counted: bool) -> None:
-    """Format the vertical axis as latencies.
+    """Show the values of the vertical axis as latencies.
 
-    The axis is logarithmic if its ends differ by a large factor.
+    The axis becomes logarithmic if the ratio of its ends is at least `_NARROW`.
 
     Args:
         axes: the axes to change.
-        counted: the latencies are in cycles, such as `1,500`; otherwise they are in seconds, such
-            as `1.5 ms`.
+        counted: True for latencies in cycles, such as `1,500`; False for seconds, such as `1.5 ms`.
     """
     _scale_vertical(axes)
     whole = FuncFormatter(lambda value, _: f"{value:,.0f}")
@@ -165,9 +174,9 @@ def scale_latency(axes: Axes, *, counted: bool) -> None:
 
 
 def scale_seconds(axes: Axes) -> None:
-    """Format the horizontal axis as durations such as `1.5 ms`.
+    """Show the values of the horizontal axis as durations such as `1.5 ms`.
 
-    The axis is logarithmic if its ends differ by a large factor.
+    The axis becomes logarithmic if the ratio of its ends is at least `_NARROW`.
     """
     _scale(axes.xaxis, axes.set_xscale, axes.get_xlim, _FEWEST)
     axes.xaxis.set_major_formatter(EngFormatter(unit="s"))
@@ -181,12 +190,12 @@ def _scale(
     axis: Axis, set_scale: Callable[[str], object], limits: Callable[[], tuple[float, float]],
     most: int,
 ) -> None:  # fmt: skip
-    """Make an axis logarithmic if its ends differ by a factor of `_NARROW` or more, else linear.
+    """Make an axis logarithmic if the ratio of its ends is at least `_NARROW`, else linear.
 
     Args:
         axis: the axis to change.
-        set_scale: sets the scale of the axis, "log" or "linear".
-        limits: returns the lower and the upper end of the axis.
+        set_scale: function that sets the scale of the axis, "log" or "linear".
+        limits: function that returns the lower and the upper end of the axis.
         most: approximate maximum number of round ticks on the axis.
     """
     set_scale("log")
@@ -199,7 +208,7 @@ def _scale(
 
 
 def trial_ticks(axis: Axis, most: int) -> None:
-    """Set the ticks of a logarithmic axis of trial numbers: powers of two, and the last trial.
+    """Set the ticks of a logarithmic axis of trial numbers: powers of two and the last trial.
 
     Args:
         axis: the axis to change.
@@ -213,7 +222,7 @@ def trial_ticks(axis: Axis, most: int) -> None:
 
 
 class SizeScale:
-    """Colour scale for layers: the more multiply-accumulates a layer has, the darker its colour.
+    """Colour scale for layers: layers with more multiply-accumulates get a darker colour.
 
     Args:
         macs: number of multiply-accumulates of each layer.
@@ -226,13 +235,13 @@ class SizeScale:
         self._ends = (low, high)
 
     def colour(self, macs: int) -> str:
-        """Return the colour of a layer with `macs` multiply-accumulates as `#rrggbb`."""
+        """Return the colour of a layer with `macs` multiply-accumulates, as `#rrggbb`."""
         if self._ends[0] == self._ends[1]:
             return to_hex(_SIZES(1.0))
         return to_hex(_SIZES(float(self._norm(max(macs, 1)))))
 
     def draw_scale(self, axes: Axes) -> None:
-        """Draw the colour scale as a bar beside the axes, unless all layers have the same size."""
+        """Draw the colour scale as a bar beside the axes, unless all layers have one size."""
         low, high = self._ends
         if low == high or axes.figure is None:
             return
@@ -248,6 +257,6 @@ class SizeScale:
 
 
 def fix_ticks(axis: Axis, ticks: Sequence[float]) -> None:
-    """Set the ticks of an axis, and remove the minor ticks, whose labels could overlap."""
+    """Set the ticks of an axis, and remove its minor ticks, whose labels could overlap."""
     axis.set_major_locator(FixedLocator(list(ticks)))
     axis.set_minor_locator(NullLocator())

@@ -1,6 +1,6 @@
-"""Draws the pictures of a run: latency over trials, and rule schedules against tuned ones.
+"""Draws the pictures of a tuning run: latency over trials, and rule schedules against tuned ones.
 
-For a run that decided on fusion, there is also a page about what was fused.
+If the run decided which operators are fused, there is also a page about fusion.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from tilewright.tuning.run_figures import (
 
 MUTED, BOUND = "#9aa5b1", "#b4532a"
 _COLOURS = {"fallback": MUTED, "rule": INK}
-_LINE, _ROOM = 0.2, 1.9  # inches of a layer's line, and of what is above and below them
-_LEAST, _MOST = 4.4, 40.0  # inches of a picture
+_LINE, _ROOM = 0.2, 1.9  # height in inches: a layer's line, and title with axes
+_LEAST, _MOST = 4.4, 40.0  # limits of a picture's height in inches
 
 
 def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
-    """Draw the trials of one workload and the best latency so far, over the number of trials.
+    """Draw the trials of one workload and the best latency so far over the number of trials.
 
-    Horizontal lines show the latencies of the fallback and the rule schedule, and the lower bound,
-    as far as the target knows them.
+    Horizontal lines show the latency of the stock compiler's fallback, the latency of the rule
+    schedule, and the lower bound, if they are known.
 
     Args:
         outcome: result of tuning the workload.
@@ -91,8 +91,9 @@ def network_convergence(
 
     The left diagram shows the best latency of each layer over its trials. The right diagram shows
     the latency of each layer with the fallback, the rule schedule and the tuned schedule. All
-    latencies are relative to a limit: the lower bound, the roofline if a bound is unknown, and
-    otherwise the tuned latency. Layers with more multiply-accumulates are darker.
+    latencies are relative to a limit. The limit is the lower bound, or the roofline if a bound is
+    unknown, or the tuned latency if both are unknown. Layers with more multiply-accumulates are
+    darker.
 
     Args:
         network: name of the network.
@@ -119,13 +120,13 @@ def network_convergence(
 def _draw_curves(
     axes: Axes, outcomes: Sequence[TunedWorkload], trials: pd.DataFrame, of_what: str
 ) -> None:
-    """Draw the best latency so far over the trials, one line per layer, coloured by size.
+    """Draw the best latency so far over the trials, one line per layer and one for the network.
 
     Args:
         axes: axes on which to draw.
         outcomes: result of tuning each layer's workload.
         trials: table with one row per trial of all workloads.
-        of_what: name of the limit to which latencies are relative, see `_common_limit`.
+        of_what: name of the limit to which latencies are relative; see `_common_limit`.
     """
     sizes, most, unit = (
         SizeScale([outcome.workload.macs for outcome in outcomes]),
@@ -141,7 +142,7 @@ def _draw_curves(
     layers = [CurveLayer(o.workload.id, o.count, four_figures(o.summary())) for o in outcomes]
     whole = sum(outcome.count * _reference(outcome, of_what) for outcome in outcomes)
     curve = network_curve(trials, layers, unit) / whole
-    # all layers make their trials side by side here, as in the lines of the layers
+    # The axis counts trials per layer, so spread the network's trials evenly over the layers.
     per_layer = np.arange(1, len(curve) + 1) / max(len(outcomes), 1)
     axes.step(per_layer, curve, where="post", lw=2.4, color=ACCENT, label="the network")
     axes.legend(frameon=False, fontsize=8, loc="upper right")
@@ -153,12 +154,15 @@ def _draw_curves(
 
 
 def _draw_gains(axes: Axes, outcomes: Sequence[TunedWorkload], of_what: str) -> None:
-    """Draw one line per layer, from the latency of the fallback and the rule to the tuned latency.
+    """Draw one line per layer, from the tuned latency to the latency before tuning.
+
+    The dots on a line are the latencies with the tuned schedule, the rule schedule and the
+    fallback.
 
     Args:
         axes: axes on which to draw.
         outcomes: result of tuning each layer's workload.
-        of_what: name of the limit to which latencies are relative, see `_common_limit`.
+        of_what: name of the limit to which latencies are relative; see `_common_limit`.
     """
     rows = np.arange(len(outcomes))[::-1]
     fallback = np.array([_ratio(_fallback(o), _reference(o, of_what)) for o in outcomes])
@@ -203,7 +207,7 @@ def _tuned_latency(outcome: TunedWorkload) -> float | None:
 
 
 def _limit(outcome: TunedWorkload) -> tuple[str, float | None]:
-    """Return the tightest known lower bound of a workload.
+    """Return the tightest known lower bound of a workload's latency.
 
     Returns:
         Its name, "bound" or "roofline", and the latency, which is None if neither is known.
@@ -216,7 +220,8 @@ def _limit(outcome: TunedWorkload) -> tuple[str, float | None]:
 def _common_limit(outcomes: Sequence[TunedWorkload]) -> str:
     """Return the name of the tightest limit that is known for all layers.
 
-    Without a bound or a roofline, the latency of the chosen schedules takes its place.
+    If neither bounds nor rooflines are known for all layers, the limit is the latency of the chosen
+    schedules.
     """
     if all(outcome.bound is not None for outcome in outcomes):
         return "bound"
@@ -228,6 +233,7 @@ def _common_limit(outcomes: Sequence[TunedWorkload]) -> str:
 
 
 def _reference(outcome: TunedWorkload, of_what: str) -> float:
+    """Return the latency to which a workload's latencies are relative; NaN if it is unknown."""
     known = {"bound": _cost(outcome.bound), "roofline": _cost(outcome.roofline)}
     result = known.get(of_what, _tuned_latency(outcome))
     return float("nan") if result is None else result
@@ -245,11 +251,14 @@ def _png(figure: Figure) -> bytes:
 
 
 def draw_run(folder: Path, network: TunedNetwork) -> list[Path]:
-    """Draw the pictures of a tuning run, and return their paths.
+    """Draw the pictures of a tuning run.
 
     Args:
         folder: output directory of the run.
         network: results of the run.
+
+    Returns:
+        The paths of the written files.
 
     Raises:
         OSError: a file cannot be written.
@@ -268,7 +277,7 @@ def write_fusion_page(folder: Path, network: TunedNetwork) -> list[Path]:
         network: results of the run.
 
     Returns:
-        The path of the page; empty if the run did not decide about fusion.
+        A list with the path of the page; empty if the run did not decide about fusion.
 
     Raises:
         OSError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""Results of a run as a table with a row per layer, and as Markdown for records."""
+"""Results of a tuning run as a table, and as Markdown for Prefect and MLflow."""
 
 from __future__ import annotations
 
@@ -35,10 +35,16 @@ from tilewright.tuning.run_figures import above_limit, valid_share
 
 
 def results_rows(summary: Summary) -> list[Row]:
-    """Return the results of a run as a table: one row per workload and one for all tuned layers.
+    """Return the results of a run as a table, with one row per workload and one for their total.
 
-    The columns contain the latencies of the fallback, the rule schedule, the tuned schedule and the
-    bound, and the gains. A latency that is unknown for all rows has no column.
+    The columns contain the latencies of the stock compiler's fallback, the rule schedule, the tuned
+    schedule and the lower bound, and the gains. Columns that are empty in every row are left out.
+
+    Args:
+        summary: content of `summary.json`.
+
+    Returns:
+        The rows.
     """
     rows = summary["workloads"]
     lines = [
@@ -58,9 +64,9 @@ def results_rows(summary: Summary) -> list[Row]:
 
 
 def sure_time(row: WorkloadRow | Total) -> str:
-    """Return the 95 % interval of the tuned latency in milliseconds, such as `0.905–0.921`.
+    """Return the 95 % interval of the tuned latency in ms, such as `0.905–0.921`.
 
-    The text is empty if the target is deterministic, so that measurements do not vary.
+    The text is empty if there is no interval, because measurements of the target do not vary.
     """
     result = row["validation"]["tuned_interval"] if "validation" in row else None
     return "" if result is None else interval_text(result, milliseconds)
@@ -69,7 +75,7 @@ def sure_time(row: WorkloadRow | Total) -> str:
 def sure_gain(row: WorkloadRow | Total) -> str:
     """Return the 95 % interval of the gain over the rule schedule, such as `1.80–1.86×`.
 
-    The text is empty if the target is deterministic, so that measurements do not vary.
+    The text is empty if there is no interval, because measurements of the target do not vary.
     """
     result = row["validation"]["gain_interval"] if "validation" in row else None
     return "" if result is None else f"{result.low:.2f}–{result.high:.2f}×"
@@ -97,14 +103,17 @@ def network_title(network: str, target: str, tuner: str) -> str:
 def run_name(title: str, tuner: str, seed: int, trials: int) -> str:
     """Return the name of a tuning run in MLflow.
 
-    An example is `default, seed 0, 64 trials: resnet18 on vta-pynq`. The name begins with what
-    distinguishes the run from the neighbouring runs in MLflow's list.
+    An example is `default, seed 0, 64 trials: resnet18 on vta-pynq`. The tuner, the seed and the
+    trials come first, because they distinguish the run from its neighbours in MLflow's list.
 
     Args:
         title: title of the run from `network_title`.
         tuner: name of the tuner.
         seed: seed of the run.
         trials: number of trials per workload.
+
+    Returns:
+        The name.
     """
     what = title.removesuffix(printable(f", {tuner}"))
     return f"{printable(tuner)}, seed {seed}, {count_text(trials, 'trial')}: {what}"
@@ -113,7 +122,7 @@ def run_name(title: str, tuner: str, seed: int, trials: int) -> str:
 def network_note(
     title: str, workloads: int, trials: int, command: str, links: Links, shared: bool = False
 ) -> str:
-    """Return the description of a tuning run in Markdown, written when the run begins.
+    """Return the description of a tuning run in Markdown, which is written when the run begins.
 
     Args:
         title: title of the run from `network_title`.
@@ -121,7 +130,11 @@ def network_note(
         trials: maximum number of trials per workload.
         command: command line that starts the run.
         links: addresses of related pages, by title.
-        shared: the workloads share their trials; otherwise each workload has its own.
+        shared: True if the trials are allocated among all workloads; False if each workload has its
+            own.
+
+    Returns:
+        The text.
     """
     figures = (
         f"{count_text(workloads * trials, 'trial')} together"
@@ -139,12 +152,15 @@ def workload_note(
     """Return the description of the MLflow run of one workload in Markdown.
 
     Args:
-        names: layers that the workload stands for.
+        names: layers that run the workload.
         workload: the workload.
         count: calls of the workload per inference.
         title: title of the network's run from `network_title`.
         command: command line that starts the network's run.
         links: addresses of related pages, by title.
+
+    Returns:
+        The text.
     """
     of = f"A workload of {escape_text(title)}: **{escape_text(layer(names, workload))}**"
     what = f"{of}, {count_text(count, 'call')} per inference."
@@ -160,13 +176,17 @@ def workload_note(
 
 
 def figures_text(row: WorkloadRow | Total) -> str:
-    """Return the four latencies of a row in words, the tuned one first.
+    """Return the latencies and gains of a row in words.
 
-    Where measuring does not repeat, the 95 % interval of a figure follows it in brackets.
+    The tuned latency comes first, followed by the rule schedule, the stock compiler's fallback and
+    the lower bound. If measurements vary, the 95 % interval follows in brackets.
+
+    Args:
+        row: results of a workload or of the whole network, with a tuned schedule.
 
     Returns:
         For example `tuned 7,136,630 cycles (71.4 ms): 1.03× as fast as the rule, 7,318,536 cycles
-            (73.2 ms); 34.1× as fast as the stock compiler's fallback, …; 12 % above the bound, …`.
+        (73.2 ms); 34.1× as fast as the stock compiler's fallback, …; 12 % above the bound, …`.
     """
     figures, (limit, above) = four_figures(row), above_limit(row)
     assert figures.tuned is not None, "a schedule was chosen"
@@ -186,9 +206,12 @@ def figures_text(row: WorkloadRow | Total) -> str:
 
 
 def outcome_line(row: WorkloadRow | Total) -> str:
-    """Return the latencies of a row as a sentence, see `figures_text`.
+    """Return the latencies and gains of a row as a sentence (see `figures_text`).
 
     If no schedule is valid, the sentence says so.
+
+    Args:
+        row: results of a workload or of the whole network.
     """
     if four_figures(row).tuned is None:
         return "No trial is valid."
@@ -202,6 +225,9 @@ def with_outcome(note: str, outcome: str) -> str:
     Args:
         note: the description, from `network_note` or `workload_note`.
         outcome: the result, from `outcome_line`.
+
+    Returns:
+        The extended description.
     """
     first, _, rest = note.partition("\n\n")
     return paragraphs(first, outcome, rest)
@@ -218,6 +244,9 @@ def network_summary(
         links: addresses of related pages, by title.
         remark: paragraph to show before the results.
         picture: PNG file to embed; empty for none.
+
+    Returns:
+        The text.
     """
     outcome = outcome_line(summary["total"])
     return paragraphs(

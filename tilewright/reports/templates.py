@@ -1,6 +1,6 @@
-"""Renders pages from the Jinja2 templates in `reports/pages`.
+"""Renders HTML pages from the Jinja2 templates in `reports/pages`.
 
-All values are escaped, except for `Markup`, which holds pictures drawn by this package.
+All values are escaped, except for `Markup` objects, which hold pictures that this package drew.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ PAGES = Path(__file__).parent / "pages"
 
 
 def render(template: str, **values: object) -> bytes:
-    """Render a template to a whole HTML page in UTF-8.
+    """Render a template to a complete HTML page.
 
     Args:
         template: name of a file in `reports/pages`.
-        values: variables of the template.
+        values: variables of the template, by name.
+
+    Returns:
+        The page in UTF-8.
 
     Raises:
-        jinja2.TemplateError: the template is defective, for example because a value is missing.
+        jinja2.TemplateError: the template is defective, or a variable is missing.
     """
     return _environment().get_template(template).render(values).encode()
 

@@ -1,4 +1,4 @@
-"""The cycles of a simulated program as a table, a picture, or a zoomable page."""
+"""The cycles of a simulated VTA program as a table, a picture, or a zoomable page."""
 
 from __future__ import annotations
 
@@ -55,7 +55,14 @@ STALL_LABELS = {
 def activities(report: CycleReport) -> dict[str, Json]:
     """Return the totals of a simulation for JSON.
 
-    They are in cycles, except for the numbers of instructions and of memory beats and bursts.
+    Times are in cycles. The other values are numbers of instructions, and numbers of beats and
+    bursts on the memory bus.
+
+    Args:
+        report: the simulated cycles.
+
+    Returns:
+        The totals, by name.
     """
     return {
         "total_cycles": report.total,
@@ -73,7 +80,13 @@ def activities(report: CycleReport) -> dict[str, Json]:
 def frame(report: CycleReport) -> pd.DataFrame:
     """Return a table with one row per instruction: its index, unit, opcode, start and end.
 
-    Start and end are in cycles since the launch, or -1 if the instruction never ran.
+    Start and end are in cycles since the launch. They are -1 if the instruction never ran.
+
+    Args:
+        report: the simulated cycles.
+
+    Returns:
+        The table, in program order.
     """
     opcodes = (report.insns[:, 0] & np.uint64(7)).astype(int)
     names = np.array([*OPCODE_NAMES, *(f"opcode {k}" for k in range(len(OPCODE_NAMES), 8))])
@@ -89,10 +102,10 @@ def frame(report: CycleReport) -> pd.DataFrame:
 
 
 def write_timeline(path: Path, report: CycleReport) -> None:
-    """Write the instructions of a simulation to a file.
+    """Write a table of the instructions of a simulation to a file.
 
     Args:
-        path: `.parquet` file, or `.json` file, which gets one object per instruction.
+        path: a `.parquet` file, or a `.json` file with one object per instruction.
         report: the simulated cycles.
 
     Raises:
@@ -123,8 +136,8 @@ def draw_timeline(
 ) -> Figure:
     """Draw what the accelerator's units do over time.
 
-    The upper part has one lane per unit, and the lower part shows each activity's share of all
-    cycles.
+    The upper part has one lane per unit. The lower part shows the share of all cycles that each
+    unit spends on each activity.
 
     Args:
         report: the simulated cycles.
@@ -132,8 +145,11 @@ def draw_timeline(
         last: cycle before which the drawing ends; None for the end of the simulation.
         title: title of the picture.
 
+    Returns:
+        The Matplotlib figure.
+
     Raises:
-        TilewrightError: the range of cycles is empty.
+        TilewrightError: the range of cycles is empty or outside of the simulation.
     """
     from matplotlib.figure import Figure
 
@@ -269,7 +285,8 @@ def _instructions(report: CycleReport) -> list[list[int | str]]:
     """Return the instructions that ran, as rows for the HTML page.
 
     Returns:
-        Index, index of the unit, kind, first cycle and end cycle of each instruction.
+        For each instruction, its index, the index of its unit, its kind, its start and its end in
+        cycles.
     """
     ran = np.flatnonzero(report.ends >= 0)
     kind = instruction_kinds(report)
@@ -280,10 +297,10 @@ def _instructions(report: CycleReport) -> list[list[int | str]]:
 
 
 def _waits(report: CycleReport) -> list[list[int | str]]:
-    """Return the times in which a unit waits, as rows for the HTML page.
+    """Return the intervals in which a unit waits, as rows for the HTML page.
 
     Returns:
-        Index of the unit, reason, first cycle and end cycle of each wait.
+        For each interval, the index of the unit, the reason, the start and the end in cycles.
     """
     return [
         [MODULE_NAMES.index(unit), reason, int(begin), int(end)]
@@ -297,7 +314,7 @@ def write_joined(path: Path, reports: Sequence[object], title: str, clock_mhz: f
 
     Args:
         path: the file to write, as for `write_plot`.
-        reports: a `CycleReport` for each simulation, in the order of execution.
+        reports: one `CycleReport` per simulation, in the order of execution.
         title: title of the picture.
         clock_mhz: clock frequency in MHz.
 
@@ -313,6 +330,12 @@ def join_reports(reports: Sequence[object]) -> CycleReport:
     """Join the reports of several simulations into one report.
 
     Each simulation begins in the cycle in which the previous one ends.
+
+    Args:
+        reports: one `CycleReport` per simulation, in the order of execution.
+
+    Returns:
+        The joined report.
 
     Raises:
         TypeError: an element of `reports` is not a `CycleReport`.

@@ -1,5 +1,5 @@
 """Comparison of tuners: the plan, the runs and the results.
 
-The stages are: selection → test bed → plan → runs (in processes, stored on disk) → results →
-leaderboard → verdict
+A comparison on workloads passes through these stages: select the workloads, create a test bed, plan
+the runs, execute and store them, compute results, and rank the tuners in a leaderboard.
 """

@@ -1,4 +1,4 @@
-"""Test beds for tuners: named workloads, a target for each, and the true optimum."""
+"""Test beds for tuners: workloads whose best schedule is known from complete measurements."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tilewright.targets.replay import MeasurementTable, ReplayTarget
 from tilewright.targets.workload import Workload
 
 Named = tuple[tuple[str, Workload], ...]
-"""Pairs of the name that reports use and the workload."""
+"""Pairs of a workload's name in reports and the workload."""
 
 
 class TestBed(Protocol):
-    """Interface of a test bed: workloads whose schedule spaces were measured completely.
+    """Interface of a test bed: workloads whose search spaces were measured completely.
 
-    Tuners are compared on a test bed, because the best schedule of each workload is known. A test
-    bed is small enough to be sent to another process. Opened targets and tables are cached for the
-    next run.
+    Tuners are compared on a test bed because the best schedule of each workload is known. A test
+    bed holds only names and paths, so it can be sent to another process. Targets and tables are
+    loaded when they are needed, and are cached for later runs.
     """
 
     @property
@@ -52,7 +52,7 @@ class TestBed(Protocol):
         """
 
     def table(self, name: str) -> MeasurementTable:
-        """Return the measurements of every config in a workload's space.
+        """Return the measurements of every config in a workload's search space.
 
         Args:
             name: name of the workload.
@@ -64,7 +64,7 @@ class RecordedTestBed:
     """Test bed from tables that were recorded on real hardware.
 
     Attributes:
-        files: the tables, one per workload; the stem of the file name is the workload's name.
+        files: the tables, one per workload.
         workloads: the workloads with their names.
         target: name of the target in reports.
         space: name of the schedule space.
@@ -76,26 +76,26 @@ class RecordedTestBed:
     space: str = "template"
 
     def open(self, name: str) -> Target:
-        """Return a target that replays the recorded trials."""
+        """Return a target that replays the recorded measurements."""
         return _recorded_target(self.files)
 
     def table(self, name: str) -> MeasurementTable:
-        """Return the recorded trials of a workload."""
+        """Return the recorded measurements of a workload."""
         return _recorded_target(self.files).tables[dict(self.workloads)[name].id]
 
 
 @dataclass(frozen=True)
 class EnumeratedTestBed:
-    """Test bed from spaces that were enumerated on a simulated target.
+    """Test bed of workloads whose search spaces are measured completely on a simulated target.
 
     Attributes:
         target: name of the target.
         space: name of the schedule space.
         workloads: the workloads with their names.
-        folder: folder of the enumerated spaces.
+        folder: folder of the tables with the measurements.
         live: run tuners on the target itself, so that their durations include lowering and
-            simulation; otherwise, they read the enumerated space. The optimum always comes from the
-            enumeration.
+            simulation. Otherwise, tuners read the measurements from the table. The optimum always
+            comes from the table.
     """
 
     target: str
@@ -105,17 +105,17 @@ class EnumeratedTestBed:
     live: bool = False
 
     def open(self, name: str) -> Target:
-        """Return the target itself if it is `live`, otherwise a replay of its enumerated space."""
+        """Return the target itself if the test bed is `live`, otherwise a replay of its table."""
         if self.live:
             return _target(self.target, self.space)
         return _replayed_target(self.target, self.space, dict(self.workloads)[name], self.folder)
 
     def table(self, name: str) -> MeasurementTable:
-        """Return the measurements of every config of a workload."""
+        """Return the measurements of every config of a workload, which are made if missing."""
         return _known_table(self.target, self.space, dict(self.workloads)[name], self.folder)
 
     def unmeasured_workloads(self) -> list[tuple[Workload, int]]:
-        """Return the workloads that are not enumerated yet, with the number of configs of each."""
+        """Return the workloads without a stored table, each with its number of configs."""
         target = _target(self.target, self.space)
         return [
             (workload, target.space(workload).size)
@@ -125,7 +125,7 @@ class EnumeratedTestBed:
         ]
 
     def enumerate(self, workload: Workload, progress: Callable[[int], None]) -> None:
-        """Measure all configs of a workload's space and store the measurements in the folder.
+        """Measure all configs of a workload's search space, and store the table in the folder.
 
         Args:
             workload: the workload.
@@ -135,22 +135,32 @@ class EnumeratedTestBed:
 
 
 def recorded_test_bed(files: Sequence[Path]) -> RecordedTestBed:
-    """Return a test bed from recorded tables. Raise `TableError` if a file is not a table."""
+    """Return a test bed from tables that were recorded on real hardware.
+
+    Args:
+        files: the tables, one per workload.
+
+    Returns:
+        The test bed.
+
+    Raises:
+        TableError: a file is not a table.
+    """
     return RecordedTestBed(tuple(files), tuple(_recorded_target(tuple(files)).workloads.items()))
 
 
 def enumerated_test_bed(
     target: str, space: str, workloads: Sequence[Workload], folder: Path, live: bool = False
 ) -> tuple[EnumeratedTestBed, dict[str, str]]:
-    """Return a test bed from enumerated spaces.
+    """Return a test bed of workloads whose search spaces can be measured completely.
 
-    Workloads that the space does not offer are omitted.
+    Workloads without a schedule in the space are omitted.
 
     Args:
         target: name of the target.
         space: name of the schedule space.
         workloads: the workloads.
-        folder: folder of the enumerated spaces.
+        folder: folder of the tables with the measurements.
         live: run tuners on the target itself, so that their durations include lowering and
             simulation.
 
@@ -158,7 +168,7 @@ def enumerated_test_bed(
         The test bed, and the reason for each omitted workload, by name.
 
     Raises:
-        WorkloadError: the space offers none of the workloads.
+        WorkloadError: none of the workloads has a schedule in the space.
     """
     hardware, offered, left_out = _target(target, space), [], {}
     for name, workload in name_workloads(workloads):
@@ -176,9 +186,15 @@ def enumerated_test_bed(
 
 
 def name_workloads(workloads: Sequence[Workload]) -> Named:
-    """Return the workloads as pairs of name and workload; the name is the workload's text.
+    """Return the workloads as pairs of a name and the workload. The name is the workload's text.
 
-    The epilogue is added to the name if workloads differ only in their epilogues.
+    If workloads differ only in their epilogues, the epilogue is added to the name.
+
+    Args:
+        workloads: the workloads.
+
+    Returns:
+        The pairs, in the given order.
     """
     texts = [str(workload) for workload in workloads]
     return tuple(

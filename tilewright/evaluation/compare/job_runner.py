@@ -1,8 +1,8 @@
-"""Executes the runs of a comparison: in this process, or on the workers of a Dask cluster.
+"""Executes the runs of a comparison in this process, or on the workers of a Dask cluster.
 
 A worker receives a run as JSON, together with the files of the table that provides the
-measurements. It stores these files in its scratch folder until it ends, so a worker needs no files
-in advance.
+measurements. It writes these files to its scratch folder and keeps them until it ends. A worker
+therefore needs no files in advance.
 """
 
 from __future__ import annotations
@@ -46,19 +46,22 @@ else:
     distributed = lazy_module("distributed")
 
 REFERENCE = "reference.json"
-"""Name of the file that describes the layers of recorded tables in the same folder."""
+"""Name of the file next to recorded tables that describes their workloads."""
 
 
 def run_jobs(
     plan: ComparisonPlan, jobs: Sequence[ComparisonJob], cluster: str = ""
 ) -> Iterator[TunerRun]:
-    """Execute tuner runs of a comparison, and yield each result as soon as its run has finished.
+    """Execute runs of a comparison on workloads.
 
     Args:
         plan: the comparison.
         jobs: the runs to execute.
-        cluster: address of a Dask cluster, as for `--cluster`; "" for this process. Only the
-            durations depend on it.
+        cluster: address of a Dask cluster, as for `--cluster`; "" for this process. Apart from
+            durations, results do not depend on it.
+
+    Yields:
+        The result of each run, as soon as the run has finished.
 
     Raises:
         ClusterError: the cluster cannot be used.
@@ -77,7 +80,7 @@ def run_jobs(
 
 
 def _call(plan: ComparisonPlan, job: ComparisonJob) -> tuple[str, dict[str, Any], dict[str, bytes]]:
-    """Return the arguments with which a worker of a cluster executes a run (`run_job_remotely`).
+    """Return the arguments of `run_job_remotely`, with which a worker executes a run.
 
     Args:
         plan: the comparison.
@@ -95,7 +98,7 @@ def _call(plan: ComparisonPlan, job: ComparisonJob) -> tuple[str, dict[str, Any]
         file = bed.files[names.index(job.workload)]
     elif isinstance(bed, EnumeratedTestBed):
         about |= {"recipe": _recipe(bed.target, bed.space), "live": bed.live}
-        bed.table(job.workload)  # makes the file if it is missing
+        bed.table(job.workload)  # creates the file if it is missing
         file = ground_truth_path(_cached_target(bed.target, bed.space), workload, bed.folder)
     else:
         raise TilewrightError(
@@ -121,16 +124,17 @@ def _recipe(target: str, space: str) -> dict[str, Any]:
 def run_job_remotely(
     command: str, about: dict[str, Any], files: dict[str, bytes]
 ) -> dict[str, Any] | str:
-    """Execute a tuner run of a comparison on a worker of a cluster.
+    """Execute a run of a comparison on a worker of a cluster.
 
     Args:
-        command: version of Tilewright that the calling command uses.
+        command: version of Tilewright on the machine that sent the run.
         about: the run as JSON: test bed, workload, tuner, seed and budget.
-        files: content of the workload's table and, for a recorded table, of its reference file, by
-            name.
+        files: content of the workload's table and, for a recorded table, of its `reference.json`,
+            by file name.
 
     Returns:
-        The fields of a `TunerRun`, or the reason why this worker cannot execute the run.
+        The fields of a `TunerRun` as a dictionary, or a message why this worker cannot execute the
+        run.
     """
     try:
         check_version(command)
@@ -158,7 +162,7 @@ def run_job_remotely(
 
 @dataclass(frozen=True)
 class _SentTestBed:
-    """Test bed with a single enumerated workload, on a worker of a cluster that received its table.
+    """Test bed with a single workload, on a worker that received the workload's table.
 
     Attributes:
         target: name of the target.
@@ -166,7 +170,7 @@ class _SentTestBed:
         workloads: the workload with its name.
         recipe: description from which the worker rebuilds the target, as JSON.
         folder: folder of the received table.
-        live: run tuners on the target itself.
+        live: run tuners on the target itself instead of reading the table.
     """
 
     target: str
@@ -195,7 +199,7 @@ def _table(recipe: str, workload: Workload, folder: Path) -> MeasurementTable:
 
 
 def _scratch(files: dict[str, bytes]) -> Path:
-    """Write received files into a scratch folder of this worker, and return the folder.
+    """Write received files to a scratch folder of this worker, and return the folder.
 
     Dask removes the folder when the worker ends.
 

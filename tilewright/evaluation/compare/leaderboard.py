@@ -1,18 +1,19 @@
-"""Computes the leaderboard of a comparison of tuners. Only `leaderboard` ranks tuners.
+"""Computes the leaderboard of a comparison of tuners.
 
-Each comparison reduces its runs to one `SeedFigures` per tuner and seed. `network_figures` does
-this for runs of whole networks, which are ranked by latency, and `workload_figures` for runs of
-single workloads, which are ranked by their distance from the optimum. `leaderboard` then takes
-medians over seeds and ranks the tuners.
+A comparison first reduces its runs to one `SeedFigures` per tuner and seed. For whole networks,
+`network_figures` does this, and tuners are ranked by latency. For single workloads,
+`workload_figures` does this, and tuners are ranked by their regret. The function `leaderboard` then
+takes medians over seeds and ranks the tuners; no other function ranks tuners.
 
-Regret is best latency / optimum - 1, and infinite before the first valid trial. Over several
-workloads, the figures of a seed are the geometric mean of best / optimum, minus 1; the geometric
-mean of trials; and the arithmetic mean of other counts and of seconds. Intervals are 95 %
-percentile bootstrap intervals over seeds (Efron & Tibshirani, An Introduction to the Bootstrap,
-1993, ch. 13).
+Regret is best latency / optimum - 1. It is infinite before the first valid trial. If there are
+several workloads, the results of a seed are averaged over the workloads: the geometric mean of best
+/ optimum, minus 1, for the regret; the geometric mean for numbers of trials; and the arithmetic
+mean for other counts and for seconds. Intervals over seeds are 95 % percentile bootstrap intervals
+(Efron & Tibshirani, An Introduction to the Bootstrap, 1993, ch. 13).
 
 A tuner sees the results of a batch only after the whole batch was measured. The cost of reaching a
-goal (trials, compilations, seconds) is therefore counted to the end of the batch.
+goal (trials, compilations, seconds) is therefore counted up to the end of the batch that reached
+it.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from tilewright.tuning.run_figures import invalid_share
 OPTIMUM = "optimum"
 """Baseline of a leaderboard that compares tuners with the best config of each space."""
 YARDSTICK = "autotvm"
-"""Tuner with which a verdict compares the best tuner, because users of TVM have it."""
-RESAMPLES = 1000  # bootstrap resamples of a single figure
+"""Tuner with which a verdict compares the best tuner. Users of TVM know AutoTVM."""
+RESAMPLES = 1000  # bootstrap resamples of a single number
 CURVE_RESAMPLES = 300
 COVERAGE = (0.025, 0.975)
 
@@ -45,9 +46,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ConfidenceInterval:
-    """The median of a figure over seeds with its 95 % confidence interval.
+    """Median of a quantity over seeds, with its 95 % confidence interval.
 
-    With a single seed, the median and both ends are equal.
+    With a single seed, both ends of the interval equal the median.
 
     Attributes:
         middle: the median.
@@ -62,11 +63,11 @@ class ConfidenceInterval:
 
 @dataclass(frozen=True)
 class Results:
-    """Runs of a comparison as arrays with the axes (tuner, workload, seed).
+    """Results of a comparison's runs as arrays with the axes (tuner, workload, seed).
 
-    Curves have a fourth axis: the trials. The curves of a run that exhausted its space are constant
-    after its end. The regret is how much slower the best schedule so far is than the optimum; 0.05
-    means 5 %.
+    Curves have a fourth axis, the trials. A run that exhausted its space ends early; its curves
+    repeat the last value up to the budget. The regret is how much slower the best schedule so far
+    is than the optimum; 0.05 means 5 %.
 
     Attributes:
         tuners: names of the tuners.
@@ -74,14 +75,14 @@ class Results:
         seeds: the seeds.
         trials: budget of a run in trials.
         regret: curve of the regret; infinite before the first valid trial.
-        invalid: curve of the number of invalid trials.
+        invalid: curve of the number of invalid trials so far.
         spent: number of trials of each run.
-        lowered: number of configs that were lowered besides the trials.
-        failed: number of these configs that did not compile.
+        lowered: number of configs of each run that were lowered but did not become trials.
+        failed: number of those configs that did not compile.
         seconds: duration of each run.
         measured: for each trial, the number of trials at the end of its batch.
         compiled: for each trial, the number of compiled configs at the end of its batch.
-        elapsed: for each trial, the seconds since the start at the end of its batch.
+        elapsed: for each trial, the seconds since the start of the run at the end of its batch.
         stack: for each trial, the seconds that the recorded compiler and board took until the end
             of its batch; 0 if the table does not contain durations.
     """
@@ -105,15 +106,15 @@ class Results:
     def first_within(self) -> NDArray[np.int64]:
         """Number of the first trial whose regret is at most `GOAL`, counted from 1.
 
-        Int array of shape (tuners, workloads, seeds). For a run that did not reach the goal, it is
-        the whole budget (see `reached`).
+        Int array of shape (tuners, workloads, seeds). For a run that did not reach the goal (see
+        `reached`), it is the whole budget.
         """
         first = np.argmax(self._within_goal, axis=-1) + 1
         return np.where(self.reached, first, self.trials)
 
     @cached_property
     def trials_to_goal(self) -> NDArray[np.int64]:
-        """Number of trials at the end of the batch in which the regret fell to `GOAL`.
+        """Number of trials up to the end of the batch in which the regret fell to `GOAL`.
 
         Int array of shape (tuners, workloads, seeds). For a run that did not reach the goal, it is
         the whole budget.
@@ -123,19 +124,18 @@ class Results:
 
     @cached_property
     def reached(self) -> NDArray[np.bool_]:
-        """Whether the regret of each run fell to `GOAL`.
-
-        Bool array of shape (tuners, workloads, seeds).
-        """
+        """Mask of the runs that reached `GOAL`, bool array of shape (tuners, workloads, seeds)."""
         return self._within_goal[..., -1]
 
     @cached_property
     def _within_goal(self) -> NDArray[np.bool_]:
-        """Whether the regret is at most `GOAL` after each trial, with a tolerance for rounding."""
+        """Mask of the trials after which the regret is at most `GOAL`, up to rounding errors."""
         return np.asarray(self.regret <= GOAL + 1e-9)
 
     def at_goal(self, curve: Floats) -> Floats:
-        """Return the value of a curve when the goal is reached, or else at the end of the run.
+        """Return the value of a curve at the end of the batch that reached the goal.
+
+        For a run that did not reach the goal, it is the value at the end of the run.
 
         Args:
             curve: array of shape (tuners, workloads, seeds, trials).
@@ -147,7 +147,7 @@ class Results:
 
     @cached_property
     def stack_seconds_to_goal(self) -> Floats:
-        """Seconds that each run would have taken to the goal on the hardware of the recorded table.
+        """Seconds to the goal, as if each run had used the hardware of the recorded table.
 
         They include compiling, measuring and the tuner's own time. Float array of shape (tuners,
         workloads, seeds); 0 if the table does not contain durations.
@@ -157,18 +157,21 @@ class Results:
 
     @cached_property
     def overall(self) -> Floats:
-        """Regret over all workloads, float array of shape (tuners, seeds, trials)."""
+        """Geometric mean of the regret over the workloads, float array (tuners, seeds, trials)."""
         return np.asarray(np.exp(np.log1p(self.regret).mean(axis=1)) - 1.0)
 
 
 def results_of(runs: Sequence[TunerRun], optimum: Mapping[str, float], trials: int) -> Results:
-    """Convert runs to arrays.
+    """Convert the results of runs to arrays.
 
     Args:
-        runs: the runs, in the order of `workload_runs.ordered`.
-        optimum: latency of the best config of each workload, in cycles, or in seconds if cycles are
-            not counted.
+        runs: the results, in the order of `workload_runs.ordered`.
+        optimum: latency of the best config, by workload, in cycles, or in seconds if the target
+            does not count cycles.
         trials: budget of a run.
+
+    Returns:
+        The arrays.
     """
     tuners = tuple(dict.fromkeys(run.tuner for run in runs))
     workloads = tuple(dict.fromkeys(run.workload for run in runs))
@@ -200,33 +203,38 @@ def results_of(runs: Sequence[TunerRun], optimum: Mapping[str, float], trials: i
 
 
 def interval(figures: Floats) -> ConfidenceInterval:
-    """Return the median of a figure over seeds, with its bootstrap interval.
+    """Return the median of a quantity over seeds, with its 95 % bootstrap interval.
 
     Args:
-        figures: one figure per seed, float array of shape (seeds,).
+        figures: one value per seed, float array of shape (seeds,).
+
+    Returns:
+        The median and the interval.
     """
     low, middle, high = band(figures[:, None], RESAMPLES)
     return ConfidenceInterval(float(middle[0]), float(low[0]), float(high[0]))
 
 
 def band(figures: Floats, resamples: int = CURVE_RESAMPLES) -> tuple[Floats, Floats, Floats]:
-    """Return the lower end, the median and the upper end of the 95 % interval over seeds.
+    """Return the ends of the 95 % bootstrap interval of a median over seeds, and the median.
 
-    Infinite figures are allowed. Resampling is seeded, so that equal runs give equal reports.
+    Infinite values are allowed. The random numbers have a fixed seed, so that equal runs give equal
+    reports.
 
     Args:
-        figures: figures whose first axis is the seed.
+        figures: values whose first axis is the seed.
         resamples: number of bootstrap resamples.
 
     Returns:
-        Three arrays with the shape of `figures` without its first axis.
+        Lower end, median and upper end, three arrays with the shape of `figures` without its first
+        axis.
     """
     middle = np.median(figures, axis=0)
     if len(figures) == 1:
         return middle, middle, middle
     drawn = np.random.default_rng(0).integers(0, len(figures), (resamples, len(figures)))
     medians = np.median(figures[drawn], axis=1)
-    # An order statistic, since between two infinite medians there is nothing to interpolate.
+    # An order statistic, because interpolating between two infinite medians gives NaN.
     low, high = np.quantile(medians, COVERAGE, axis=0, method="inverted_cdf")
     return low, middle, high
 
@@ -236,14 +244,14 @@ def band(figures: Floats, resamples: int = CURVE_RESAMPLES) -> tuple[Floats, Flo
 
 @dataclass(frozen=True)
 class SeedFigures:
-    """Results of one tuner with one seed, over all workloads or on one network.
+    """Results of one tuner with one seed, averaged over all workloads or for one network.
 
     Attributes:
         tuner: the tuner, as the user wrote it.
         seed: seed of the runs.
-        cost: the figure by which tuners are ranked, lower is better; None if no schedule was valid.
-        figures: figures by the name of their field in `LeaderboardRow`; None if unknown.
-        workload_regrets: final regret of each workload whose optimum is known.
+        cost: number by which tuners are ranked, lower is better; None if no schedule was valid.
+        figures: results by the name of their field in `LeaderboardRow`; None if unknown.
+        workload_regrets: final regret, by workload; empty for networks, whose optimum is unknown.
     """
 
     tuner: str
@@ -257,31 +265,34 @@ class SeedFigures:
 class LeaderboardRow:
     """A tuner's row in a leaderboard.
 
-    Figures are medians over seeds. A figure is None if it is unknown for a seed or infinite.
-    Figures "to goal" are counted to the end of the batch that reached the goal; a run that did not
-    reach it counts with its whole budget.
+    Numbers are medians over seeds unless stated otherwise. A number is None if it is unknown for
+    some seed or if the median is infinite. Numbers "to the goal" are counted up to the end of the
+    batch in which a run came within `GOAL` of the optimum. A run that did not reach the goal counts
+    with its whole budget.
 
     Attributes:
         tuner: the tuner, as the user wrote it.
         seeds: number of seeds.
-        gain: gain over the baseline.
-        tuned_cycles: cycles after tuning.
-        tuned_seconds: seconds after tuning.
-        fastest_on: number of seeds for which the tuner has the lowest cost.
+        gain: speed-up over the baseline.
+        tuned_cycles: latency after tuning, in cycles.
+        tuned_seconds: latency after tuning, in seconds.
+        fastest_on: number of seeds for which no other tuner has a lower cost.
         regret: final regret.
-        within_goal: fraction of all runs that came within `GOAL` of the optimum.
+        within_goal: fraction of all runs that reached the goal.
         trials_to_goal: trials to the goal.
-        invalid_share: fraction of the trials that are invalid.
+        invalid_share: fraction of invalid trials.
         wall_seconds: duration of a run.
         first_within: number of the first trial within the goal.
         invalid_to_goal: invalid trials to the goal.
         compiles_to_goal: compilations to the goal.
-        failed_compiles: configs that did not compile, besides the trials.
+        failed_compiles: number of configs that did not compile and were therefore not measured.
         seconds_to_goal: seconds to the goal.
-        stack_seconds_to_goal: seconds to the goal on the recorded stack, including the tuner.
+        stack_seconds_to_goal: seconds to the goal with the recorded compiler and board, including
+            the tuner's own time.
         worst_workload: workload with the highest median regret.
-        worst_regret: its regret.
-        intervals: ends of the 95 % interval of each median; None for an infinite end.
+        worst_regret: median regret of that workload.
+        intervals: lower and upper end of the 95 % interval of each median, by field; None for an
+            infinite end.
     """
 
     tuner: str
@@ -306,10 +317,12 @@ class LeaderboardRow:
     intervals: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
 
     def interval(self, name: str) -> ConfidenceInterval | None:
-        """Return the median and the interval of a figure, or None if the figure is unknown.
+        """Return the median and the 95 % interval of a field, or None if the field is unknown.
+
+        If the leaderboard has no interval for the field, both ends equal the median.
 
         Args:
-            name: name of the figure's field.
+            name: name of the field.
         """
         middle: float | None = getattr(self, name)
         if name not in self.intervals:
@@ -320,13 +333,13 @@ class LeaderboardRow:
 
 @dataclass(frozen=True)
 class RelativeTrials:
-    """Number of trials that the best tuner needs to reach the goal, relative to another tuner.
+    """Number of trials to the goal of the best tuner, relative to another tuner.
 
     Attributes:
         yardstick: name of the other tuner.
         share: trials of the best tuner divided by trials of the other tuner.
-        at_most: the ratio is only an upper bound, because some runs of the other tuner did not
-            reach the goal.
+        at_most: True if the ratio is only an upper bound, because some runs of the other tuner did
+            not reach the goal.
     """
 
     yardstick: str
@@ -336,17 +349,17 @@ class RelativeTrials:
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """Ranking of tuners on one subject and target.
+    """Ranking of tuners for one subject on one target.
 
     Attributes:
-        network: the subject: a network or several workloads.
+        network: the subject: the name of a network, or a name for several workloads.
         target: name of the target.
-        baseline: baseline of gains; `OPTIMUM` if tuners are compared with the best config of each
-            space.
+        baseline: what gains are relative to; `OPTIMUM` if tuners are compared with the best config
+            of each space.
         tuners: rows of the tuners, best first.
         winners: tuners that share the first place.
-        relative: comparison of the best tuner with `YARDSTICK`, if that took part and is not the
-            best.
+        relative: comparison of the best tuner with `YARDSTICK`; None if `YARDSTICK` did not take
+            part or is the best tuner.
     """
 
     network: str
@@ -360,15 +373,18 @@ class Leaderboard:
 def leaderboard(
     subject: str, target: str, baseline: str, seeds: Sequence[SeedFigures]
 ) -> Leaderboard:
-    """Rank tuners.
+    """Rank tuners by their median cost over seeds.
 
-    The tuner with the lowest median cost is the best. Ties are resolved by the trials to the goal.
+    Ties are broken by the number of trials to the goal.
 
     Args:
-        subject: the network or the workloads that were tuned, as the title of the leaderboard.
+        subject: name of the network or of the workloads that were tuned.
         target: name of the target.
         baseline: name of what gains are relative to, such as the rule schedule.
-        seeds: figures of each tuner and seed.
+        seeds: results of each tuner and seed.
+
+    Returns:
+        The leaderboard.
     """
     costs: dict[int, list[float]] = {}
     for item in seeds:
@@ -390,11 +406,11 @@ def _ranked_row(
     """Return the leaderboard row of a tuner, and the key by which rows are sorted.
 
     Args:
-        seeds: figures of the tuner, one entry per seed.
+        seeds: results of the tuner, one entry per seed.
         least: lowest cost of any tuner, by seed.
 
     Returns:
-        Median cost and trials to the goal as the key, and the row.
+        The key, which is the median cost and the trials to the goal, and the row.
     """
     medians = {}
     for name in seeds[0].figures:
@@ -419,7 +435,7 @@ def _ranked_row(
         tuned_seconds=figure("tuned_seconds"),
         fastest_on=sum(_number(seed.cost) == least[seed.seed] < math.inf for seed in seeds),
         regret=figure("regret"),
-        # a share of all runs: a median over seeds would hide the runs that failed
+        # A mean over all runs, because a median over seeds would hide the runs that failed.
         within_goal=sum(within) / len(within) if within else None,
         trials_to_goal=figure("trials_to_goal"),
         invalid_share=figure("invalid_share"),
@@ -455,7 +471,7 @@ def _finite(value: float) -> float | None:
 
 
 def network_leaderboards(runs: Sequence[NetworkRun]) -> tuple[Leaderboard, ...]:
-    """Return a leaderboard for each network and target, in the order of the runs."""
+    """Return one leaderboard per network and target, in the order of the runs."""
     boards = []
     for network, target in dict.fromkeys((run.network, run.target) for run in runs):
         some = [run for run in runs if (run.network, run.target) == (network, target)]
@@ -464,9 +480,15 @@ def network_leaderboards(runs: Sequence[NetworkRun]) -> tuple[Leaderboard, ...]:
 
 
 def network_figures(runs: Sequence[NetworkRun]) -> list[SeedFigures]:
-    """Return the figures of each run, for the leaderboard of one network on one target.
+    """Return the results of each run, for the leaderboard of one network on one target.
 
-    The cost is in cycles, or in seconds if cycles are not counted.
+    The cost is the tuned latency in cycles, or in seconds if the target does not count cycles.
+
+    Args:
+        runs: the runs of one network on one target.
+
+    Returns:
+        One entry per run.
     """
     return [
         SeedFigures(
@@ -486,11 +508,14 @@ def network_figures(runs: Sequence[NetworkRun]) -> list[SeedFigures]:
 
 
 def workload_leaderboard(results: Results, target: str) -> Leaderboard:
-    """Return the leaderboard of a comparison on workloads whose optimum is known.
+    """Return the leaderboard of a comparison on workloads, whose optimum is known.
 
     Args:
-        results: the runs as arrays.
+        results: results of the runs as arrays.
         target: name of the target.
+
+    Returns:
+        The leaderboard.
     """
     board = leaderboard(subject_of(results.workloads), target, OPTIMUM, workload_figures(results))
     best = board.tuners[0].tuner
@@ -502,14 +527,20 @@ def workload_leaderboard(results: Results, target: str) -> Leaderboard:
 
 
 def subject_of(workloads: Sequence[str]) -> str:
-    """Return a name for a group of workloads, as the title of a leaderboard."""
+    """Return a name for a group of workloads, which becomes the title of a leaderboard."""
     return workloads[0] if len(workloads) == 1 else f"{len(workloads)} workloads"
 
 
 def workload_figures(results: Results) -> list[SeedFigures]:
-    """Return the figures of each tuner and seed over all workloads.
+    """Return the results of each tuner and seed, averaged over all workloads.
 
-    The cost is the final regret, rounded to 0.01 %.
+    The cost is the final regret, rounded to 0.01 %, so that tiny differences count as ties.
+
+    Args:
+        results: results of the runs as arrays.
+
+    Returns:
+        One entry per tuner and seed.
     """
     figures = {
         "regret": results.overall[:, :, -1],
@@ -541,12 +572,14 @@ def workload_figures(results: Results) -> list[SeedFigures]:
 def relative_trials(results: Results, tuner: str, to: str) -> float:
     """Return how many trials a tuner needs to reach the goal, relative to another tuner.
 
-    The result is the geometric mean over workloads of the ratio of medians over seeds.
-
     Args:
-        results: the runs as arrays.
+        results: results of the runs as arrays.
         tuner: the tuner in the numerator.
         to: the tuner in the denominator.
+
+    Returns:
+        For each workload, the ratio of the two medians over seeds; of these ratios, the geometric
+        mean.
     """
     medians = np.median(results.trials_to_goal, axis=2)
     mine, other = (medians[results.tuners.index(name)] for name in (tuner, to))
@@ -554,7 +587,7 @@ def relative_trials(results: Results, tuner: str, to: str) -> float:
 
 
 def _geometric_mean(counts: NDArray[np.int64]) -> Floats:
-    """Return the geometric mean over workloads.
+    """Return the geometric mean of counts over the workloads, the second axis.
 
     Args:
         counts: array of shape (tuners, workloads, …).
@@ -568,7 +601,8 @@ def _geometric_mean(counts: NDArray[np.int64]) -> Floats:
 def _regret(run: TunerRun, optimum: float, trials: int) -> Floats:
     """Return the regret of a run after each trial, float array of shape (trials,).
 
-    A repeated measurement may be faster than the optimum of the enumeration; the regret is then 0.
+    On a target whose measurements vary, a trial may be faster than the optimum in the table. Its
+    regret is then 0.
 
     Args:
         run: the run.
@@ -580,21 +614,22 @@ def _regret(run: TunerRun, optimum: float, trials: int) -> Floats:
 
 
 def _invalid_shares(run: TunerRun, trials: int) -> Floats:
+    """Return the number of invalid trials after each trial, float array of shape (trials,)."""
     return _extend_curve(np.cumsum([status != "valid" for status in run.statuses]).tolist(), trials)
 
 
 def _batch_ends(run: TunerRun) -> list[int]:
-    """Return for each trial the number of trials at the end of its batch.
+    """Return the number of trials at the end of each trial's batch.
 
-    Every batch compiles something, so the trials of a batch are those with equal numbers of
-    compilations.
+    The ends of batches are found from the number of compilations. It is equal for all trials of a
+    batch and larger in the next batch, because every batch compiles at least one config.
     """
     compiled = np.asarray(run.compiled)
     return [int(end) for end in np.searchsorted(compiled, compiled, side="right")]
 
 
 def _extend_curve(curve: Sequence[float], trials: int, empty: float = 0.0) -> Floats:
-    """Extend the curve of a run that ended early to `trials` entries, by repeating its last value.
+    """Repeat the last value of a curve until it has `trials` entries, for a run that ended early.
 
     Args:
         curve: the values, one per trial of the run.

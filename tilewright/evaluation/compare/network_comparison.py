@@ -1,4 +1,4 @@
-"""Steps of a comparison on networks before, between and after its runs."""
+"""Steps of a comparison on networks other than the tuning runs themselves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tilewright.tuning.tuning_task import target_of
 
 
 class ComparisonError(TilewrightError):
-    """The results of a run are missing in a comparison on networks."""
+    """Error for a comparison on networks in which the results of a run are missing."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class NetworkComparison:
 
     Attributes:
         plan: the plan of the comparison.
-        runs: the runs, in the order of the plan.
+        runs: results of the runs, in the order of the plan.
         leaderboards: one leaderboard per network and target.
     """
 
@@ -46,7 +46,7 @@ class NetworkComparison:
     leaderboards: tuple[Leaderboard, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of `comparison.json`, whose keys other programs rely on."""
+        """Return the content of `comparison.json`. Other programs rely on its keys."""
         return {
             "version": formats.COMPARISON.written,
             "trials": self.plan.options.trials,
@@ -56,17 +56,20 @@ class NetworkComparison:
 
 
 def read_networks(jobs: Sequence[NetworkJob]) -> None:
-    """Find the workloads of each network on each target, before anything is measured.
+    """Import each network for each target, so that errors appear before anything is measured.
+
+    Args:
+        jobs: the runs.
 
     Raises:
-        TilewrightError: a network cannot be imported, see `flows.tuning.import_network`.
+        TilewrightError: a network cannot be imported; see `flows.tuning.import_network`.
     """
     for job in {(job.network, job.target): job for job in jobs}.values():
         import_network(LocalRunner(), job.options, target_of(job.options))
 
 
 def log_networks_began(plan: NetworksPlan, kept: int, emit: Listener) -> None:
-    """Report the number of runs, and how many of them are already finished.
+    """Emit an event with the number of runs and the number of runs that are already finished.
 
     Args:
         plan: the plan of the comparison.
@@ -77,10 +80,10 @@ def log_networks_began(plan: NetworksPlan, kept: int, emit: Listener) -> None:
 
 
 def keep_run(kept: KeptNetworkRuns, job: NetworkJob, summary: Summary, emit: Listener) -> None:
-    """Store the result of a finished tuning run on the disk, and report the run.
+    """Store the result of a finished tuning run on disk, and emit an event about it.
 
     Args:
-        kept: the stored runs, which are extended.
+        kept: the stored runs, to which the result is added.
         job: the run.
         summary: content of the run's `summary.json`.
         emit: called with the event.
@@ -98,6 +101,9 @@ def judge_networks(plan: NetworksPlan, kept: KeptNetworkRuns) -> NetworkComparis
         plan: the plan of the comparison.
         kept: the stored runs.
 
+    Returns:
+        The finished comparison.
+
     Raises:
         ComparisonError: the results of a run are missing.
     """
@@ -114,7 +120,9 @@ def judge_networks(plan: NetworksPlan, kept: KeptNetworkRuns) -> NetworkComparis
 
 
 def log_networks(compared: NetworkComparison, folder: Path) -> None:
-    """Write the results of a comparison to `comparison.json`, and a copy of that file.
+    """Write the results of a comparison to `comparison.json` and to its copy `sweep.json`.
+
+    Programs that read the format of version 0.2 need the copy.
 
     Args:
         compared: the results.

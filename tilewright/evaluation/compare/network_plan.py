@@ -1,6 +1,7 @@
 """Plans a comparison on networks: one tuning run per network, target, seed and tuner.
 
-Each run has its own output directory, and a key under which it is stored when it is finished.
+Each run has its own output directory. It also has a key, under which its result is stored when it
+is finished.
 """
 
 from __future__ import annotations
@@ -23,17 +24,18 @@ from tilewright.tuning.preflight import check
 from tilewright.tuning.run_metadata import origin_of
 from tilewright.tuning.tuning_task import space_of, target_of
 
-_DIGEST = 8  # hex digits behind a name that stands for more than itself
+_DIGEST = 8  # hex digits of a digest that is appended to a folder name
 _HOW = {
     "model", "target", "space", "tuner_options", "out", "jobs", "workers", "cluster", "store",
     "shared", "fresh",
 }  # fmt: skip
-"""Options that are part of the key in a different form, or do not affect the results."""
+"""Options that the key of a run omits: they do not affect the results, or the key contains them in
+another form."""
 
 
 @dataclass(frozen=True)
 class NetworkJob:
-    """A planned tuning run: one tuner tunes one network on one target with one seed.
+    """A planned tuning run, in which one tuner tunes one network on one target with one seed.
 
     Attributes:
         network: the network, as the user wrote it.
@@ -41,8 +43,8 @@ class NetworkJob:
         tuner: the tuner, as the user wrote it.
         seed: seed of the run.
         options: options of the tuning run.
-        place: output directory, relative to that of the comparison.
-        key: key under which the finished run is stored.
+        place: output directory of the run, relative to the output directory of the comparison.
+        key: key under which the result of the run is stored.
     """
 
     network: str
@@ -66,7 +68,7 @@ def run_title(network: str, target: str, tuner: str, seed: int) -> str:
 
 @dataclass(frozen=True)
 class NetworksPlan:
-    """The runs of a comparison on networks.
+    """Plan of a comparison on networks, with all its runs.
 
     Attributes:
         options: options of the comparison.
@@ -83,7 +85,15 @@ class NetworksPlan:
 
 
 def plan_networks(options: CompareOptions) -> NetworksPlan:
-    """Plan all runs of a comparison, after checking the options and reading all models.
+    """Plan all runs of a comparison on networks.
+
+    The options are checked and all models are read first.
+
+    Args:
+        options: options of the comparison.
+
+    Returns:
+        The plan.
 
     Raises:
         NameListError: a name is empty or repeated.
@@ -125,10 +135,10 @@ def _job(
 
 
 def _folder_name(text: str) -> str:
-    """Return the name of the output folder for a network or target, as the user wrote it.
+    """Return the name of the output folder for a network or a target.
 
-    For a file, the name contains a digest of its content, so that another file with the same name
-    gets another folder.
+    For a file, the name contains a digest of the file's content, so that another file with the same
+    name gets another folder.
     """
     origin = origin_of(text)
     known = origin["digest"][:_DIGEST]
@@ -136,7 +146,7 @@ def _folder_name(text: str) -> str:
 
 
 def _folder_text(text: str) -> str:
-    """Replace the characters of a text that a folder name must not contain."""
+    """Replace characters that a folder name must not contain. Append a digest if any was."""
     name = re.sub(r"[^\w.+=:-]+", "-", text)
     return name if name == text else f"{name}-{digest(text.encode())[:_DIGEST]}"
 
@@ -146,17 +156,18 @@ def _content(network: str, options: CompareOptions) -> str:
 
     Args:
         network: the network, as the user wrote it.
-        options: options of the comparison.
+        options: options of the comparison, which contain the input shapes.
     """
     return import_model(network, options.input_shapes).digest + weights_digest(network)
 
 
 def _key(options: TuningOptions, content: Mapping[str, str]) -> str:
-    """Return a digest of everything that affects a run's results, under which its result is stored.
+    """Return the key of a run: a digest of everything that affects its result.
 
     Args:
         options: options of the tuning run.
-        content: digest of each network's model file.
+        content: digest of each network's model file and weights, by the network as the user wrote
+            it.
     """
     explorer = make_explorer(options.tuner, options.tuner_options)
     about: dict[str, Json] = {

@@ -1,4 +1,4 @@
-"""Stores the results of a comparison's runs on networks as soon as they finish."""
+"""Results of a comparison's runs on networks, which are stored as soon as a run finishes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tilewright.tuning.run_metadata import is_complete, read_run
 class NetworkRun:
     """Result of a finished tuning run in a comparison on networks.
 
-    Cycles and seconds are the latency of all tuned layers for one inference; None if the target
-    does not provide them.
+    Cycles and seconds are the latency of all tuned layers in one inference. They are None if the
+    target does not provide them.
 
     Attributes:
         network: the network, as the user wrote it.
@@ -25,19 +25,19 @@ class NetworkRun:
         tuner: the tuner, as the user wrote it.
         seed: seed of the run.
         trials: number of trials of all workloads.
-        invalid_trials: number of these trials that are invalid.
+        invalid_trials: number of invalid trials of all workloads.
         fallback_cycles: cycles with the schedules of the stock compiler.
         fallback_seconds: seconds with the schedules of the stock compiler.
-        rule_cycles: cycles with the schedules that a rule chooses without trials.
-        rule_seconds: seconds with these schedules.
+        rule_cycles: cycles with the rule schedules, which are chosen without a trial.
+        rule_seconds: seconds with the rule schedules.
         tuned_cycles: cycles with the tuned schedules.
         tuned_seconds: seconds with the tuned schedules.
-        gain: latency of the rule's schedules divided by the tuned latency (`tuning.gains`).
-        bound_cycles: lower bound in cycles.
-        bound_seconds: lower bound in seconds.
+        gain: latency of the rule schedules divided by the tuned latency (`tuning.gains`).
+        bound_cycles: lower bound of the latency in cycles.
+        bound_seconds: lower bound of the latency in seconds.
         wall_seconds: duration of the run.
-        place: output directory of the run, relative to that of the comparison.
-        run_key: key of the run in its output directory.
+        place: output directory of the run, relative to the output directory of the comparison.
+        run_key: key of the run in its own output directory.
         mlflow_run_id: ID of the MLflow run; None if the run was not tracked.
     """
 
@@ -69,7 +69,7 @@ class NetworkRun:
 
 @dataclass(frozen=True)
 class RunBegan(Event):
-    """Event: a tuning run starts.
+    """Event that is emitted before a tuning run.
 
     Attributes:
         title: name of the run in messages.
@@ -80,7 +80,7 @@ class RunBegan(Event):
 
 @dataclass(frozen=True)
 class RunTuned(Event):
-    """Event: a tuning run was finished and its result was stored.
+    """Event that is emitted when a tuning run was finished and its result was stored.
 
     Attributes:
         run: result of the run.
@@ -90,10 +90,10 @@ class RunTuned(Event):
 
 
 class KeptNetworkRuns:
-    """Results of the finished runs of a plan, stored in the folder of the comparison.
+    """Results of finished runs, stored in the output directory of a comparison on networks.
 
-    A stored result is valid only if the output directory of the run still exists and contains that
-    run. With the option `fresh`, stored results are ignored.
+    A stored result is used only if the output directory of the run still contains that run. With
+    the option `fresh`, stored results are deleted first.
 
     Args:
         plan: the plan of the comparison.
@@ -106,7 +106,10 @@ class KeptNetworkRuns:
     def find(self, job: NetworkJob) -> NetworkRun | None:
         """Return the stored result of a run, or None if the run has to be executed.
 
-        The result is also None if the output directory is missing or contains another run.
+        The run also has to be executed if its output directory is missing or contains another run.
+
+        Args:
+            job: the run.
 
         Raises:
             UnsafeFile: a path is not a regular file.
@@ -120,11 +123,14 @@ class KeptNetworkRuns:
         return replace(row, network=job.network, target=job.target, tuner=job.tuner)
 
     def add(self, job: NetworkJob, summary: Summary) -> NetworkRun:
-        """Store the result of a run on the disk, and return it.
+        """Store the result of a run on disk, and return it.
 
         Args:
             job: the run.
             summary: content of the run's `summary.json`.
+
+        Returns:
+            The result.
 
         Raises:
             OSError: the result cannot be written.
@@ -140,6 +146,9 @@ def network_run(job: NetworkJob, summary: Summary) -> NetworkRun:
     Args:
         job: the run.
         summary: content of the run's `summary.json`.
+
+    Returns:
+        The result.
     """
     rows, total = summary["workloads"], summary["total"]
     return NetworkRun(

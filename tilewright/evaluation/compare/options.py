@@ -29,7 +29,7 @@ SHARED = (
 """Options that are passed on to every run of a network, by their names in `TuningOptions`."""
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".parquet")
 _BY_SUBJECT: Any = None
-"""Default of a field whose default depends on the subject of the comparison."""
+"""Placeholder for defaults that differ between comparisons on networks and on workloads."""
 _OF_NETWORKS: dict[str, Any] = {
     "tuners": ("default", "random"), "seeds": "0-4", "trials": DEFAULTS.trials,
     "batch": DEFAULTS.batch, "jobs": 1, "out": "swept",
@@ -38,7 +38,7 @@ _OF_WORKLOADS: dict[str, Any] = {
     "tuners": ("default", "default-blind", "ml2tuner", "autotvm", "random"),
     "seeds": "0-9", "trials": 128, "batch": 8, "out": "compared",
 }  # fmt: skip
-"""Defaults for comparisons on networks and on workloads; validation replaces None by them."""
+"""Defaults of comparisons on networks and on workloads. Validation inserts them."""
 _ONLY_NETWORKS = ("store", "stop_gain", "epilogue", "layers", "input_shapes")
 _ONLY_WORKLOADS = ("replay", "network", "workloads", "live")
 
@@ -46,8 +46,9 @@ _ONLY_WORKLOADS = ("replay", "network", "workloads", "live")
 class CompareOptions(CommandOptions):
     """Options that determine a comparison of tuners and its output directory.
 
-    With `networks`, every tuner tunes every network on every target once per seed. Otherwise, every
-    tuner tunes single workloads whose optimum is known, from a network or from recorded tables.
+    With `networks`, every tuner tunes every network on every target, once per seed. Otherwise,
+    every tuner tunes single workloads whose best schedule is known. These workloads come from a
+    network or from recorded tables.
     """
 
     networks: Annotated[
@@ -155,7 +156,10 @@ class CompareOptions(CommandOptions):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, values: Any) -> Any:
-        """Convert names of earlier versions, and add the defaults that depend on the subject."""
+        """Rename options of earlier versions, and add the defaults that depend on the subject.
+
+        The subject is either networks or single workloads.
+        """
         if not isinstance(values, dict):
             return values
         values = dict(values)
@@ -208,13 +212,13 @@ class CompareOptions(CommandOptions):
         return self
 
     def default_value(self, name: str) -> Any:
-        """Return the default of an option, which may depend on whether networks are compared."""
+        """Return the default of an option. Some defaults differ for networks and for workloads."""
         usual = _OF_NETWORKS if self.networks else _OF_WORKLOADS
         return usual[name] if name in usual else super().default_value(name)
 
     @property
     def target(self) -> str:
-        """The target of a comparison on workloads."""
+        """Target of a comparison on workloads, which has only one."""
         return self.targets[0]
 
     @property
@@ -224,7 +228,7 @@ class CompareOptions(CommandOptions):
 
     @property
     def subject(self) -> str:
-        """Description of what is tuned on which target, as the user typed it."""
+        """Description of what is tuned and on which target, as the user typed it."""
         if self.replay:
             return printable(as_typed(", ".join(Path(table).name for table in self.replay)))
         count = len(self.workloads)
@@ -234,5 +238,5 @@ class CompareOptions(CommandOptions):
 
     @property
     def rivals(self) -> str:
-        """The tuners as a comma-separated list."""
+        """Names of the compared tuners, separated by commas."""
         return printable(",".join(self.tuners))

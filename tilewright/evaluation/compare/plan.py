@@ -1,4 +1,4 @@
-"""Plan of a comparison on workloads: tuners, workloads, seeds and budget."""
+"""Plans a comparison on workloads: which tuners, workloads and seeds, and how many trials."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ GOAL = 0.01
 
 
 class PlanError(TilewrightError):
-    """An argument of a comparison is invalid."""
+    """Error for an invalid argument of a comparison."""
 
 
 @dataclass(frozen=True)
 class ComparisonBegan(Event):
-    """Event: the runs of a comparison start.
+    """Event that is emitted before the first run of a comparison.
 
     Attributes:
-        kept: number of runs that an earlier call finished.
-        runs: number of all runs.
+        kept: number of runs that an earlier call has already finished.
+        runs: number of all runs, including the finished ones.
     """
 
     kept: int
@@ -40,12 +40,12 @@ class ComparisonBegan(Event):
 
 @dataclass(frozen=True)
 class TunerConfig:
-    """A registered tuner with settings that differ from its defaults.
+    """A registered tuner and the options that the user set for it.
 
     Attributes:
         label: text of the user, such as `autotvm` or `ml2tuner:alpha=2:first=32`.
         tuner: name of the tuner.
-        settings: pairs of an option and its value.
+        settings: pairs of an option's name and its value, both as text.
     """
 
     label: str
@@ -56,23 +56,26 @@ class TunerConfig:
     def explorer(self) -> Explorer:
         """The tuner as an object that proposes configs.
 
-        Raises `UnknownName` or `OptionError` if the configuration is invalid.
+        Reading it raises `UnknownName` for an unknown tuner and `OptionError` for an invalid
+        option.
         """
         return _explorer(self)
 
 
 @dataclass(frozen=True)
 class ComparisonPlan:
-    """Plan of a comparison: every tuner tunes every workload once per seed, with the same budget.
+    """Plan of a comparison in which every tuner tunes every workload once per seed.
+
+    All runs have the same budget.
 
     Attributes:
         test_bed: the workloads and their targets.
         tuner_configs: the tuners.
         seeds: the seeds.
-        trials: number of measurements per run.
-        batch: number of measurements per batch.
-        enough: number of trials after which a run that is within `GOAL` of the optimum ends; None
-            to always use the whole budget.
+        trials: number of trials per run.
+        batch: number of trials per batch.
+        enough: early stop. After this number of trials, a run ends as soon as it is within `GOAL`
+            of the optimum. None means that every run uses its whole budget.
     """
 
     test_bed: TestBed
@@ -84,7 +87,7 @@ class ComparisonPlan:
 
     @property
     def jobs(self) -> list[ComparisonJob]:
-        """The runs, ordered by workload, so that a process has few tables open at a time."""
+        """The runs, ordered by workload, so that a process needs few tables at a time."""
         return [
             ComparisonJob(tuner_config, name, seed)
             for name, _ in self.test_bed.workloads
@@ -95,7 +98,7 @@ class ComparisonPlan:
 
 @dataclass(frozen=True)
 class ComparisonJob:
-    """A run of a comparison: one tuner tunes one workload with one seed.
+    """A planned run of a comparison: one tuner tunes one workload with one seed.
 
     Attributes:
         tuner_config: the tuner.
@@ -122,10 +125,13 @@ def plan(
         test_bed: the workloads and their targets.
         tuner_configs: the tuners.
         seeds: the seeds.
-        trials: number of measurements per run.
-        batch: number of measurements per batch.
-        enough: number of trials after which a run that is within `GOAL` of the optimum ends; None
-            to always use the whole budget.
+        trials: number of trials per run.
+        batch: number of trials per batch.
+        enough: number of trials after which a run ends as soon as it is within `GOAL` of the
+            optimum; None to always use the whole budget.
+
+    Returns:
+        The plan.
 
     Raises:
         PlanError: `trials` or `batch` is below 1.
@@ -135,22 +141,25 @@ def plan(
 
 
 def plan_workloads(options: CompareOptions, test_bed: TestBed) -> ComparisonPlan:
-    """Return the plan of a comparison on workloads.
+    """Return the plan of a comparison on workloads, with the tuners and seeds in the options.
 
     Args:
         options: options of the comparison.
         test_bed: the workloads and their targets.
 
+    Returns:
+        The plan.
+
     Raises:
-        PlanError: the budget, the batch or the seeds are invalid.
-        TilewrightError: a tuner is invalid, see `tuner_configs_of`.
+        PlanError: the number of trials, the batch or the seeds are invalid.
+        TilewrightError: a tuner is invalid; see `tuner_configs_of`.
     """
     configs, seeds = tuner_configs_of(options.tuners), parse_seeds(options.seeds)
     return plan(test_bed, configs, seeds, options.trials, options.batch)
 
 
 def check_budget(trials: int, batch: int) -> None:
-    """Raise `PlanError` if a run has no trials or a batch has no configs."""
+    """Check that every run has trials and every batch has configs. Raise `PlanError` if not."""
     if trials < 1:
         raise PlanError(f"--trials {trials} is too small; give every run at least 1 measurement")
     if batch < 1:
@@ -158,7 +167,13 @@ def check_budget(trials: int, batch: int) -> None:
 
 
 def parse_tuner_configs(text: str) -> tuple[TunerConfig, ...]:
-    """Parse a list of tuners such as `default,autotvm,ml2tuner:alpha=2:first=32`.
+    """Parse a comma-separated list of tuners, such as `default,ml2tuner:alpha=2:first=32`.
+
+    Args:
+        text: the list. Each entry is the name of a tuner, followed by `:NAME=VALUE` per option.
+
+    Returns:
+        The tuners in the given order.
 
     Raises:
         NameListError: a name is empty or repeated.
@@ -172,7 +187,17 @@ def parse_tuner_configs(text: str) -> tuple[TunerConfig, ...]:
 def tuner_configs_of(labels: Sequence[str]) -> tuple[TunerConfig, ...]:
     """Parse tuners such as `autotvm` or `ml2tuner:alpha=2:first=32`.
 
-    The errors are those of `parse_tuner_configs`.
+    Args:
+        labels: one text per tuner.
+
+    Returns:
+        The tuners in the given order.
+
+    Raises:
+        NameListError: a name is empty or repeated.
+        PlanError: an option cannot be parsed.
+        UnknownName: a tuner does not exist.
+        OptionError: an option of a tuner is invalid.
     """
     check_names(labels, "--tuners")
     tuner_configs = tuple(_tuner_config(label) for label in labels)
@@ -182,10 +207,16 @@ def tuner_configs_of(labels: Sequence[str]) -> tuple[TunerConfig, ...]:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Parse seeds such as `0-19` or `0,3,7-9`, and return them sorted without duplicates.
+    """Parse seeds such as `0-19` or `0,3,7-9`.
+
+    Args:
+        text: numbers and ranges, separated by commas.
+
+    Returns:
+        The seeds, sorted and without duplicates.
 
     Raises:
-        PlanError: the text cannot be parsed, or there are too many seeds.
+        PlanError: the text cannot be parsed, a seed is too large, or there are too many seeds.
     """
     seeds: set[int] = set()
     for part in text.split(","):

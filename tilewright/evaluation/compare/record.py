@@ -1,4 +1,7 @@
-"""Reads the leaderboards of a comparison from its folder, including those of earlier versions."""
+"""Reads the leaderboards of a comparison from its output directory, and converts them to JSON.
+
+It also reads the output directories of earlier versions.
+"""
 
 from __future__ import annotations
 
@@ -22,25 +25,29 @@ from tilewright.evaluation.compare.leaderboard import (
 from tilewright.evaluation.compare.plan import GOAL
 
 RECORD, NETWORK_RECORD = "comparison.json", "sweep.json"
-"""Names of the record of a comparison. `sweep.json` is a copy for programs that read the format of
-version 0.2; it will be removed in version 0.4."""
+"""Names of the file with the results of a comparison. `sweep.json` is a copy for programs that read
+the format of version 0.2. It will be removed in version 0.4."""
 FILES: Mapping[str, Format] = {RECORD: COMPARISON, NETWORK_RECORD: SWEEP}
-"""Possible record files in the folder of a comparison; at least one of them exists."""
+"""Result files that a finished comparison may have, with their formats; at least one exists."""
 _BOARDS = TypeAdapter(tuple[Leaderboard, ...])
 
 
 class RecordError(TilewrightError):
-    """A comparison cannot be read."""
+    """Error for a stored comparison that cannot be read."""
 
 
 def read_leaderboards(folder: Path) -> tuple[Leaderboard, ...]:
-    """Read the leaderboards of a finished comparison, one per subject and target.
+    """Read the leaderboards of a finished comparison.
 
     Args:
         folder: output directory of the comparison, which an earlier version may have written.
 
+    Returns:
+        One leaderboard per subject (a network or a group of workloads) and target.
+
     Raises:
-        RecordError: the folder holds no comparison, or one of another version.
+        RecordError: the folder contains no comparison, or the comparison is damaged or has an
+            unsupported version.
         OSError: the file cannot be read.
     """
     for name, form in FILES.items():
@@ -62,7 +69,7 @@ def read_leaderboards(folder: Path) -> tuple[Leaderboard, ...]:
 
 
 def _check_boards(boards: tuple[Leaderboard, ...]) -> tuple[Leaderboard, ...]:
-    """Check that leaderboards have tuners and finite figures. Raise `ValueError` if not."""
+    """Check that leaderboards have tuners and finite numbers. Raise `ValueError` if not."""
     for board in boards:
         if not board.tuners:
             raise ValueError(f"the leaderboard of {board.network} has no tuners")
@@ -75,7 +82,7 @@ def _check_boards(boards: tuple[Leaderboard, ...]) -> tuple[Leaderboard, ...]:
 
 
 class _EarlierRun(BaseModel):
-    """A run in a `comparison.json` of an earlier version, which has no leaderboards."""
+    """A run in a `comparison.json` of an earlier version, which contains no leaderboards."""
 
     tuner: str
     workload: str
@@ -87,6 +94,8 @@ class _EarlierRun(BaseModel):
 
 
 class _EarlierRecord(BaseModel):
+    """Content of a `comparison.json` of an earlier version."""
+
     target: str
     trials: int
     optimum: dict[str, int | None]
@@ -94,7 +103,7 @@ class _EarlierRecord(BaseModel):
     runs: Annotated[list[_EarlierRun], Field(min_length=1)]
 
     def regret(self, run: _EarlierRun) -> list[float]:
-        """Return the regret after each trial."""
+        """Return the regret of a run after each trial, infinite before the first valid trial."""
         cycles = self.optimum[run.workload]
         curve: Sequence[float | None] = run.best_cycles if cycles else run.best_seconds
         least = cycles or self.optimum_seconds[run.workload]
@@ -102,10 +111,10 @@ class _EarlierRecord(BaseModel):
 
 
 def _of_runs(record: _EarlierRecord) -> Leaderboard:
-    """Compute the leaderboard from the runs in a record that an earlier version wrote.
+    """Compute a leaderboard from the runs in a record that an earlier version wrote.
 
-    The record does not contain the ends of batches, so trials are counted to the trial that reached
-    the goal.
+    Such a record does not tell where a batch ends. Trials are therefore counted up to the trial
+    that reached the goal, not up to the end of its batch.
     """
     workloads = tuple(dict.fromkeys(run.workload for run in record.runs))
     pairs = dict.fromkeys((run.tuner, run.seed) for run in record.runs)
@@ -143,5 +152,5 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def to_json(boards: Sequence[Leaderboard]) -> list[Json]:
-    """Convert leaderboards to JSON, for `comparison.json`."""
+    """Convert leaderboards to JSON, in the form that `read_leaderboards` reads."""
     return list(_BOARDS.dump_python(tuple(boards), mode="json"))

@@ -33,9 +33,9 @@ class Comparison:
 
     Attributes:
         plan: the plan.
-        runs: the runs, in the order of the plan.
-        results: the runs as arrays.
-        leaderboards: the leaderboard.
+        runs: results of the runs, in the order of the plan.
+        results: results of the runs as arrays.
+        leaderboards: a tuple with the only leaderboard.
     """
 
     plan: ComparisonPlan
@@ -45,11 +45,11 @@ class Comparison:
 
     @property
     def leaderboard(self) -> tuple[LeaderboardRow, ...]:
-        """The rows of the leaderboard, best tuner first."""
+        """Rows of the leaderboard, best tuner first."""
         return self.leaderboards[0].tuners
 
     def to_json(self) -> dict[str, Json]:
-        """Return the content of `comparison.json`, whose keys other programs rely on.
+        """Return the content of `comparison.json`. Other programs rely on its keys.
 
         Cycles are null if the target does not count cycles.
         """
@@ -70,13 +70,13 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Enumerating(Event):
-    """Event: the enumeration of a space starts.
+    """Event that is emitted before a search space is measured completely.
 
     Attributes:
         workload: the workload.
         size: number of configs in the space.
-        place: number of the space, from 1.
-        spaces: number of spaces to enumerate.
+        place: number of the space, counted from 1.
+        spaces: number of spaces to measure.
     """
 
     workload: Workload
@@ -87,7 +87,7 @@ class Enumerating(Event):
 
 @dataclass(frozen=True)
 class Enumerated(Event):
-    """Event: further configs of the space were measured.
+    """Event that is emitted when further configs of a space were measured.
 
     Attributes:
         configs: number of configs since the last event.
@@ -98,7 +98,7 @@ class Enumerated(Event):
 
 @dataclass(frozen=True)
 class RunFinished(Event):
-    """Event: a tuner run was finished and stored.
+    """Event that is emitted when a run was finished and stored.
 
     Attributes:
         run: result of the run.
@@ -108,11 +108,13 @@ class RunFinished(Event):
 
 
 def enumerate_spaces(plan: ComparisonPlan, emit: Listener) -> None:
-    """Measure the schedule spaces of a comparison that were not enumerated yet, and store them.
+    """Measure and store all search spaces of a comparison whose measurements are not stored yet.
+
+    Test beds that consist of recorded tables need no measurements.
 
     Args:
         plan: the comparison.
-        emit: called with events.
+        emit: called with `Enumerating` and `Enumerated` events.
 
     Raises:
         TilewrightError: a target fails.
@@ -128,14 +130,17 @@ def enumerate_spaces(plan: ComparisonPlan, emit: Listener) -> None:
 def run_tuners(
     plan: ComparisonPlan, folder: Path, cluster: str, fresh: bool, emit: Listener
 ) -> list[TunerRun]:
-    """Execute the runs of a comparison that are not stored yet, and return the results of all runs.
+    """Execute the runs of a comparison that are not stored yet.
 
     Args:
         plan: the comparison.
         folder: folder in which finished runs are stored.
         cluster: address of the Dask cluster that executes the runs; "" for this process.
-        fresh: ignore runs that are stored in the folder.
-        emit: called with events.
+        fresh: delete stored runs first.
+        emit: called with `ComparisonBegan` and `RunFinished` events.
+
+    Returns:
+        The results of all runs, in the order of the plan.
 
     Raises:
         ClusterError: the cluster cannot be used.
@@ -159,7 +164,10 @@ def judge_runs(plan: ComparisonPlan, runs: list[TunerRun]) -> Comparison:
 
     Args:
         plan: the comparison.
-        runs: results of all runs.
+        runs: results of all runs, in the order of the plan.
+
+    Returns:
+        The finished comparison.
     """
     optimum = {name: best.cost for name, best in optimum_of(plan).items()}
     results = results_of(runs, optimum, plan.trials)
@@ -191,7 +199,7 @@ def optimum_of(plan: ComparisonPlan) -> dict[str, Latency]:
 
 @dataclass(frozen=True)
 class SpaceFacts:
-    """Facts about a workload's space.
+    """Facts about the search space of a workload.
 
     Attributes:
         title: name of the workload in tables.
@@ -209,11 +217,14 @@ class SpaceFacts:
 
 
 def space_facts(name: str, table: MeasurementTable) -> SpaceFacts:
-    """Return facts about a workload's schedule space, for reports.
+    """Return facts about the search space of a workload, for reports.
 
     Args:
         name: name of the workload.
         table: measurements of all configs of the space.
+
+    Returns:
+        The facts.
     """
     optimum = table.optimum
     near = table.latency <= optimum.cost * (1 + GOAL)

@@ -1,9 +1,9 @@
-"""Executes the runs of a comparison on workloads and stores finished runs for resuming.
+"""Executes the runs of a comparison on workloads, and stores finished runs for resuming.
 
-A run tunes one workload with one tuner and one seed. Its result is a function of the tuner, its
-options, the workload, the table, the seed and the budget. Neither the number of processes nor their
-order affects it; only durations vary. The key of a stored run covers all of these, and the source
-code.
+In a run, one tuner tunes one workload with one seed. The result of a run depends only on the tuner
+and its options, the workload, the target, the seed, the budget and the source code. The key under
+which a run is stored covers all of these. The number of processes and the order of the runs affect
+only durations.
 """
 
 from __future__ import annotations
@@ -39,19 +39,20 @@ class TunerRun:
         tuner: label of the tuner.
         workload: name of the workload.
         seed: seed of the run.
-        statuses: status of each trial.
-        best_cycles: cycles of the best schedule so far; None before the first valid one; empty if
-            the target does not count cycles.
-        lowered: number of configs that were lowered besides the trials.
-        failed_compiles: number of these configs that did not compile.
+        statuses: status of the trial.
+        best_cycles: cycles of the best schedule so far; None before the first valid trial. The list
+            is empty if the target does not count cycles.
+        lowered: number of configs that were lowered but did not become trials.
+        failed_compiles: number of those configs that did not compile.
         wall_seconds: duration of the run.
-        elapsed_seconds: seconds from the start until the trial's batch was measured, including the
-            training of models.
-        compiled: number of compiled configs, including trials, when the batch was measured.
+        elapsed_seconds: seconds from the start of the run until the trial's batch was measured,
+            including the training of models.
+        compiled: number of configs, including trials, that were compiled until the trial's batch
+            was measured.
         stack_seconds: seconds that the recorded compiler and board took to compile and measure all
-            configs so far; 0 if unknown.
-        model_errors: mean error of each model over the rounds.
-        best_seconds: seconds of the best schedule so far; None before the first valid one.
+            configs until the trial's batch was measured; 0 if unknown.
+        model_errors: error of each cost model, averaged over the rounds.
+        best_seconds: seconds of the best schedule so far; None before the first valid trial.
     """
 
     tuner: str
@@ -70,7 +71,7 @@ class TunerRun:
 
     @property
     def best(self) -> list[float | None]:
-        """Latency of the best schedule so far, in cycles, or in seconds without a cycle count."""
+        """Latency of the best schedule so far: in cycles if the target counts them, else in s."""
         return [*self.best_cycles] or self.best_seconds
 
     def record(self) -> dict[str, Json]:
@@ -82,14 +83,17 @@ class TunerRun:
 
 
 def run_job(plan: ComparisonPlan, job: ComparisonJob) -> TunerRun:
-    """Execute a run of a comparison: a tuner tunes a workload.
+    """Execute a run of a comparison, in which a tuner tunes a workload.
 
-    The run ends early if the plan sets `enough` and the goal is reached. Errors of the target or
-    the tuner are passed on.
+    If `plan.enough` is set, the run ends early as soon as it is within `GOAL` of the optimum and
+    has that number of trials. Errors of the target or the tuner propagate unchanged.
 
     Args:
         plan: the comparison.
         job: the run.
+
+    Returns:
+        The result of the run.
     """
     target = plan.test_bed.open(job.workload)
     workload = dict(plan.test_bed.workloads)[job.workload]
@@ -107,11 +111,14 @@ def run_job(plan: ComparisonPlan, job: ComparisonJob) -> TunerRun:
 
 
 def ordered(plan: ComparisonPlan, runs: Sequence[TunerRun]) -> list[TunerRun]:
-    """Sort the runs of a comparison by tuner, workload and seed, in the order of the plan.
+    """Sort the results of a comparison's runs by tuner, workload and seed, as in the plan.
 
     Args:
         plan: the comparison.
         runs: results of all runs, in any order.
+
+    Returns:
+        The sorted results.
 
     Raises:
         KeyError: a run of the plan is missing.
@@ -126,6 +133,7 @@ def ordered(plan: ComparisonPlan, runs: Sequence[TunerRun]) -> list[TunerRun]:
 
 
 def _goal(plan: ComparisonPlan, job: ComparisonJob) -> float:
+    """Return the latency at which a run may stop early; infinite if the plan sets no early stop."""
     if plan.enough is None:
         return np.inf
     return plan.test_bed.table(job.workload).optimum.cost * (1 + GOAL)
@@ -133,20 +141,24 @@ def _goal(plan: ComparisonPlan, job: ComparisonJob) -> float:
 
 @dataclass
 class _Notes:
-    """Collects the results of a run while it is going on. Time is measured from its creation.
+    """Collects the results of a run while it is in progress.
+
+    Time is measured from the creation of the object. Lists have one entry per trial unless stated
+    otherwise.
 
     Attributes:
         meter: the target of the run, which counts compilations.
-        statuses: status of each trial.
-        latency: latency of each trial; infinite for invalid trials.
-        cycles: cycles of each trial.
-        seconds: seconds of each trial.
-        elapsed: seconds from the start until each trial's batch was measured.
-        errors: error of each model in each round.
-        compiled: number of compiled configs when each trial's batch was measured.
-        stack: seconds of the recorded compiler and board when each trial's batch was measured.
-        lowered: number of configs that were lowered besides the trials.
-        failed: number of these configs that did not compile.
+        statuses: status of the trial.
+        latency: latency of the trial; infinite if it is invalid.
+        cycles: cycles of the trial.
+        seconds: seconds of the trial.
+        elapsed: seconds from the start until the trial's batch was measured.
+        errors: error of each model, by name, with one entry per round.
+        compiled: number of configs that were compiled until the trial's batch was measured.
+        stack: seconds that the recorded compiler and board took until the trial's batch was
+            measured.
+        lowered: number of configs that were lowered but did not become trials.
+        failed: number of those configs that did not compile.
         start: time at which the run started.
     """
 
@@ -172,7 +184,7 @@ class _Notes:
         self.latency += np.where(done.measured.valid, done.measured.latency, np.inf).tolist()
         self.cycles += done.measured.cycles.tolist()
         self.seconds += done.measured.seconds.tolist()
-        known = time.perf_counter() - self.start  # learning from it belongs to the next round
+        known = time.perf_counter() - self.start  # training on this batch counts for the next round
         trials = len(done.measured)
         self.elapsed += [round(known, 6)] * trials
         self.compiled += [self.meter.compiled] * trials
@@ -204,7 +216,7 @@ class _Notes:
 
 
 def _best_places(latency: Sequence[float]) -> list[int | None]:
-    """Return for each trial the index of the fastest trial so far.
+    """Return the index of the fastest trial so far, for each trial.
 
     The index is None before the first valid trial.
 
@@ -224,18 +236,19 @@ def _best_places(latency: Sequence[float]) -> list[int | None]:
 
 
 class Metered:
-    """Wrapper of a target that counts compiled configs and adds up their recorded durations.
+    """Wrapper of a target that counts compiled configs and sums their recorded durations.
 
-    All calls are passed on to the target.
+    All calls are forwarded to the wrapped target.
 
     Args:
-        target: the target that does the work.
-        table: measurements of the workload's space, which may contain the recorded durations.
+        target: the wrapped target.
+        table: measurements of all configs of the workload. A table that was recorded on hardware
+            may also contain how long each config took to compile and to measure.
 
     Attributes:
         compiled: number of configs that were compiled so far.
-        seconds: seconds that the recorded compiler and board took to compile and measure the
-            configs so far; 0 if unknown.
+        seconds: seconds that compiling and measuring the configs so far took when the table was
+            recorded; 0 if unknown.
     """
 
     def __init__(self, target: Target, table: MeasurementTable) -> None:
@@ -257,7 +270,7 @@ class Metered:
         return self._target.space(workload)
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        """Lower configs, and count them and their compile seconds."""
+        """Lower configs, count them, and add the recorded seconds of their compilation."""
         self.compiled += len(configs)
         if self._table.spent is not None:
             self.seconds += float(
@@ -266,7 +279,7 @@ class Metered:
         return self._target.lower(workload, configs)
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """Measure programs, and count the seconds that this took when the table was made."""
+        """Measure programs, and add the recorded seconds of their measurement."""
         if self._table.spent is not None:
             rows = self._table.rows_of_configs(lowered.configs)
             self.seconds += float(self._table.spent.measuring[rows].sum())
@@ -279,14 +292,15 @@ _LIBRARIES = ("numpy", "scipy", "xgboost-cpu", "lightgbm", "scikit-learn")
 
 
 class KeptRuns:
-    """Results of finished runs that are stored in the folder of a comparison.
+    """Results of finished runs that are stored in the output directory of a comparison.
 
-    A stored result is used only if the run's settings and the code are the same as now.
+    A stored result is used only if the settings of the run, the source code and the versions of
+    numeric libraries have not changed.
 
     Args:
-        folder: folder of the comparison.
+        folder: output directory of the comparison.
         plan: the plan.
-        fresh: ignore stored results.
+        fresh: delete stored results first.
     """
 
     def __init__(self, folder: Path, plan: ComparisonPlan, fresh: bool = False) -> None:
@@ -298,11 +312,11 @@ class KeptRuns:
         entry = self._rows.find(self._key(job))
         if entry is None:
             return None
-        # Settings can be written in more than one way, workloads named anew.
+        # The user may have written the same options differently or renamed the workload.
         return replace(entry, tuner=job.tuner_config.label, workload=job.workload)
 
     def add(self, run: TunerRun) -> None:
-        """Store the result of a run on the disk. Raise `OSError` if that fails."""
+        """Append the result of a run to the file of finished runs. Raise `OSError` on failure."""
         label = {tuner_config.label: tuner_config for tuner_config in self.plan.tuner_configs}
         job = ComparisonJob(label[run.tuner], run.workload, run.seed)
         self._rows.add(self._key(job), run)

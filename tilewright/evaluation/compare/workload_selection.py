@@ -1,4 +1,4 @@
-"""Selects the workloads of a comparison: from a network, from recorded tables, or from texts."""
+"""Selects the workloads of a comparison: layers of a network, recorded tables, or texts."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from tilewright.tuning.preflight import check_source
 
 
 class SelectionError(TilewrightError):
-    """A selection of workloads is invalid."""
+    """Error for an invalid selection of workloads."""
 
 
 def test_bed_of(options: CompareOptions, tables: Path) -> tuple[TestBed, dict[str, str]]:
-    """Return the test bed of a comparison on workloads.
+    """Create the test bed that the options of a comparison on workloads describe.
 
     Args:
         options: options of the comparison.
-        tables: folder of the enumerated spaces.
+        tables: folder of the tables with complete measurements of search spaces.
 
     Returns:
-        The test bed, and the reason for each omitted workload, by name.
+        The test bed, and the reason for each omitted workload, by the workload's name.
 
     Raises:
         TilewrightError: see `recorded` and `make_test_bed`.
@@ -51,11 +51,14 @@ def test_bed_of(options: CompareOptions, tables: Path) -> tuple[TestBed, dict[st
 
 
 def recorded(files: Sequence[str], wanted: Sequence[str]) -> RecordedTestBed:
-    """Return a test bed with the selected workloads from recorded tables.
+    """Create a test bed from recorded tables, with the selected workloads.
 
     Args:
         files: paths of the tables, one per workload.
-        wanted: selection of workloads, see `select_workloads`.
+        wanted: selection of workloads; see `select_workloads`.
+
+    Returns:
+        The test bed.
 
     Raises:
         SelectionError: the selection is invalid.
@@ -69,7 +72,7 @@ def make_test_bed(
     network: str | None, wanted: Sequence[str], target: str, space: str, live: bool,
     max_waste: float, tables: Path,
 ) -> tuple[EnumeratedTestBed, dict[str, str]]:  # fmt: skip
-    """Return a test bed with workloads of a network, or with workloads given as text.
+    """Create a test bed with workloads of a network, or with workloads that are given as text.
 
     Args:
         network: name or file of the network; None if all workloads are given as text.
@@ -78,16 +81,16 @@ def make_test_bed(
         space: name of the schedule space.
         live: run tuners on the target itself, so that their durations include lowering and
             simulation.
-        max_waste: a layer is offloaded only if at most this fraction of its multiplications are
-            with padding zeros.
-        tables: folder of the enumerated spaces.
+        max_waste: a layer is included only if at most this fraction of its multiplications are with
+            padding zeros.
+        tables: folder of the tables with complete measurements of search spaces.
 
     Returns:
-        The test bed, and the reason for each workload that the space does not offer, by name.
+        The test bed, and the reason for each workload that has no schedule in the space, by name.
 
     Raises:
         SelectionError: the selection is invalid.
-        WorkloadError: the space offers none of the workloads.
+        WorkloadError: none of the workloads has a schedule in the space.
         UnknownName: the network or the target does not exist.
         TilewrightError: the network or the target's specification cannot be read.
     """
@@ -101,10 +104,10 @@ def select_workloads(known: Named, wanted: Sequence[str]) -> Named:
 
     Args:
         known: the workloads with their names.
-        wanted: the selection; empty for all workloads.
+        wanted: the selection; empty for all workloads. Positions count from 1.
 
     Returns:
-        The selected workloads in the order of `known`.
+        The selected workloads, in the order of `known`.
 
     Raises:
         SelectionError: a position, name or ID does not exist.
@@ -140,8 +143,8 @@ def _workloads(
         network: name or file of the network; None if all workloads are given as text.
         wanted: selection of the network's workloads, or texts of workloads.
         target: the target.
-        max_waste: a layer is offloaded only if at most this fraction of its multiplications are
-            with padding zeros.
+        max_waste: a layer is included only if at most this fraction of its multiplications are with
+            padding zeros.
     """
     texts = [text for text in wanted if ":" in text]
     picks = [text for text in wanted if ":" not in text]

@@ -1,1 +1,1 @@
-"""Datasets of measured programs: building, storing, reading, splitting, and model evaluation."""
+"""Datasets of measured schedules: building, storing and reading them, and training on them."""

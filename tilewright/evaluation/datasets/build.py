@@ -1,4 +1,4 @@
-"""Steps of building a dataset, called by `flows.dataset`, and the state of its folder."""
+"""Steps of building a dataset, which `flows.dataset` runs, and the state of a dataset's folder."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ _MOST_PLAN_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class PlannedFile(Event):
-    """Event: the plan of a dataset was made or read.
+    """Event that is emitted when the plan of a dataset was made or read.
 
     Attributes:
         rows: number of rows of the dataset.
         hardware: number of pieces of hardware.
         workloads: number of workloads.
-        kept: number of rows that an earlier build has measured.
+        kept: number of rows that an earlier build has already measured.
     """
 
     rows: int
@@ -71,7 +71,7 @@ class PlannedFile(Event):
 
 @dataclass(frozen=True)
 class RowsDone(Event):
-    """Event: further rows were measured.
+    """Event that is emitted when further rows were measured.
 
     Attributes:
         rows: number of rows since the last event.
@@ -81,17 +81,20 @@ class RowsDone(Event):
 
 
 def rows_done(emit: Listener, rows: int) -> None:
-    """Report to a listener that `rows` further rows of a dataset were measured."""
+    """Emit an event about `rows` further measured rows of a dataset."""
     emit(RowsDone(rows))
 
 
 def measure_part(plan: DatasetPlan, part: PlanPart, tell: Progress) -> bytes:
-    """Measure a part of a dataset in this process, and return the content of its Parquet file.
+    """Measure a part of a dataset in this process.
 
     Args:
         plan: the plan of the dataset.
         part: the part.
         tell: called with the number of rows that were measured since the last call.
+
+    Returns:
+        The content of the part's Parquet file.
 
     Raises:
         DatasetError: the hardware differs from the hardware in the plan.
@@ -105,12 +108,12 @@ def measure_parts_on(
     """Measure parts of a dataset on the workers of a cluster.
 
     Args:
-        cluster: `tls://HOST:PORT` of a Dask scheduler, or `local:N`.
+        cluster: `tls://HOST:PORT` of a Dask scheduler, or `local:N` for N local workers.
         plan: the plan of the dataset.
         parts: the parts to measure.
 
     Yields:
-        Each part with the content of its file, in the order in which the parts finish.
+        Each part with the content of its Parquet file, in the order in which the parts finish.
 
     Raises:
         ClusterError: the cluster cannot be used, or a worker has other hardware than the plan.
@@ -125,11 +128,16 @@ def measure_parts_on(
 def receive_part(plan: DatasetPlan, part: PlanPart, data: bytes, tell: Progress) -> bytes:
     """Report the rows of a part that a worker measured, and return the content of its file.
 
+    On a cluster, this step takes the place of `measure_part`.
+
     Args:
         plan: the plan of the dataset.
         part: the part.
         data: content of the file, as the worker sent it.
-        tell: called with the number of rows.
+        tell: called with the number of rows of the part.
+
+    Returns:
+        `data`, unchanged.
     """
     tell(part.rows)
     return data
@@ -139,11 +147,12 @@ def measure_part_remotely(command: str, order: dict[str, Any]) -> bytes | str:
     """Measure a part of a dataset on a worker of a cluster.
 
     Args:
-        command: version of Tilewright that the calling command uses.
-        order: description of the part from `part_order`.
+        command: version of Tilewright on the machine that sent the part.
+        order: description of the part, from `part_order`.
 
     Returns:
-        The content of the part's Parquet file, or the reason why this worker cannot measure it.
+        The content of the part's Parquet file as bytes, or a message why this worker cannot measure
+        the part.
     """
     try:
         check_version(command)
@@ -163,13 +172,17 @@ def _measure(order: dict[str, Any], tell: Progress) -> bytes:
 def _target(kind: str, specification: str, space: str, fingerprint: str) -> Target:
     """Rebuild a target from its specification.
 
-    The target is cached for the next parts of the dataset, because binding workloads takes time.
+    The target is cached, because consecutive parts of a dataset often use the same target, and
+    binding workloads to a new target takes time.
 
     Args:
-        kind: kind of the target.
+        kind: type of the target, for example "vta".
         specification: specification of the target as JSON.
         space: name of the schedule space.
         fingerprint: fingerprint that the target must have.
+
+    Raises:
+        DatasetError: the target has another fingerprint.
     """
     target = rebuild(kind, as_object(read_json(specification)), space)
     if target.fingerprint != fingerprint:
@@ -183,7 +196,7 @@ def _target(kind: str, specification: str, space: str, fingerprint: str) -> Targ
 # -- what is there -----------------------------------------------------------------------------
 
 HeldPart = tuple[FileRecord, tuple[Feature, ...]]
-"""A stored file and its columns."""
+"""Record of a stored file, and the features that it contains."""
 
 
 def kept_plan(folder: Path, options: DatasetOptions) -> DatasetPlan | None:
@@ -191,10 +204,14 @@ def kept_plan(folder: Path, options: DatasetOptions) -> DatasetPlan | None:
 
     Args:
         folder: folder of the dataset.
-        options: options of the dataset, with which the stored plan must agree.
+        options: options of the dataset, which must equal the options in the stored plan.
+
+    Returns:
+        The stored plan.
 
     Raises:
-        DatasetError: the folder contains another dataset, or the hardware has changed.
+        DatasetError: the plan cannot be read or has other options, the folder contains a dataset
+            without a plan, or the hardware has changed.
     """
     path = folder / PLAN
     if not path.exists():
@@ -217,7 +234,14 @@ def kept_plan(folder: Path, options: DatasetOptions) -> DatasetPlan | None:
 
 
 def store_plan(folder: Path, plan: DatasetPlan) -> DatasetPlan:
-    """Store a new plan, and return it in the form in which a resumed build reads it.
+    """Store a new plan in the folder of a dataset.
+
+    Args:
+        folder: folder of the dataset.
+        plan: the plan.
+
+    Returns:
+        The plan as a resumed build would read it from the file.
 
     Raises:
         OSError: the file cannot be written.
@@ -228,7 +252,10 @@ def store_plan(folder: Path, plan: DatasetPlan) -> DatasetPlan:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Raise `DatasetError` if a folder without a plan contains a dataset from elsewhere."""
+    """Raise `DatasetError` if a folder contains a dataset without the plan of its build.
+
+    The dataset was then built elsewhere and cannot be extended.
+    """
     if (folder / ABOUT).exists():
         raise DatasetError(
             f"{folder} contains a dataset that was built elsewhere; choose another folder"
@@ -236,7 +263,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def finished_files(folder: Path) -> dict[str, str]:
-    """Return the digest of each file of a finished build, by path; empty if it is not finished."""
+    """Return the digest of each file of a dataset, by path; empty if the dataset is unfinished."""
     try:
         return {file.path: file.sha256 for file in read_about(folder).files}
     except DatasetError:
@@ -252,7 +279,8 @@ def kept_part(
         folder: folder of the dataset.
         plan: the plan of the dataset.
         part: the part.
-        finished: digests from `finished_files`.
+        finished: digests of the files, from `finished_files`. A file with another digest is
+            damaged.
     """
     path = folder / plan.path(part)
     try:
@@ -264,15 +292,18 @@ def kept_part(
 
 
 def part_record(plan: DatasetPlan, part: PlanPart, data: bytes) -> HeldPart:
-    """Check the file of a part, and return its entry for `dataset.json`.
+    """Check the file of a part, and return the record for `dataset.json` and the features.
 
     Args:
         plan: the plan of the dataset.
         part: the part.
         data: content of the file.
 
+    Returns:
+        The entry of the file in `dataset.json`, and descriptions of the file's features.
+
     Raises:
-        ValueError: the content does not belong to this part.
+        ValueError: the file is damaged or does not belong to this part.
     """
     file = FileRecord(
         plan.path(part), plan.hardware[part.hardware].id, part.rows, len(data), digest(data)
@@ -281,7 +312,7 @@ def part_record(plan: DatasetPlan, part: PlanPart, data: bytes) -> HeldPart:
 
 
 def kept_rows(folder: Path) -> int:
-    """Return the number of rows that the plan of an unfinished build has.
+    """Return the number of rows that an unfinished build has already measured.
 
     Args:
         folder: folder of the dataset.
@@ -300,7 +331,10 @@ def log_dataset(folder: Path, plan: DatasetPlan, parts: Sequence[HeldPart]) -> D
     Args:
         folder: folder of the dataset.
         plan: the plan of the dataset.
-        parts: records of all parts, which are already stored.
+        parts: records of all parts, whose files are already stored.
+
+    Returns:
+        The metadata that were written.
 
     Raises:
         OSError: the file cannot be written.

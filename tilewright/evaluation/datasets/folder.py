@@ -1,8 +1,10 @@
-"""Reads all or part of a dataset's folder as a table, and verifies every file.
+"""Reads a dataset, or a selection of its rows, as a table, and verifies every file that it reads.
 
-dataset.json                          description of the rows, and the digest of every file
-rows/hardware=ID/part-NNNN.parquet    rows of one piece of hardware
-plan.json                             plan of a build
+A dataset is a folder with these files:
+
+    dataset.json                          description of the rows, and the digest of every file
+    rows/hardware=ID/part-NNNN.parquet    rows of one piece of hardware
+    plan.json                             plan of the build
 """
 
 from __future__ import annotations
@@ -34,20 +36,20 @@ MOST_BYTES = 64 << 20
 """Maximum size of `dataset.json` in bytes."""
 MOST_COLUMNS, MOST_FILES = 4096, 1 << 17
 FREE_ROWS = 1 << 24
-"""Number of rows up to which the size of the files is not checked. Beyond it, a row takes at least
-one byte of a file."""
+"""Number of rows that a dataset may state regardless of the size of its files. Each further row
+must take at least one byte of a file."""
 _PATH = re.compile(r"rows/hardware=\w[\w.-]{0,63}/\w[\w-]{0,63}\.parquet", re.ASCII)
 
 
 @dataclass(frozen=True)
 class HardwareRecord:
-    """A piece of hardware in a dataset.
+    """A piece of hardware in `dataset.json`.
 
     Attributes:
         id: ID of the hardware.
         name: name of the target.
-        kind: kind of the target.
-        fingerprint: fingerprint of the target that measured.
+        kind: type of the target, for example "vta".
+        fingerprint: fingerprint of the target on which the rows were measured.
         unit: unit of the latencies.
         features: hardware features of the target.
         specification: specification of the target.
@@ -64,10 +66,10 @@ class HardwareRecord:
 
 @dataclass(frozen=True)
 class FileRecord:
-    """Entry of a file of rows in `dataset.json`.
+    """Entry of a file in `dataset.json`.
 
     Attributes:
-        path: path relative to the folder of the dataset.
+        path: path of the file, relative to the folder of the dataset.
         hardware: ID of the hardware on which the rows were measured.
         rows: number of rows.
         bytes: size in bytes.
@@ -87,12 +89,12 @@ class DatasetMetadata:
 
     Attributes:
         hardware: the hardware.
-        workloads: the workloads as JSON; the column `workload` of a row is an index into them.
-        columns: features of the files; a file may lack some.
+        workloads: the workloads as JSON. The column `workload` of the files is an index into them.
+        columns: features of all files. A single file may lack some of them.
         files: the files.
         rows: number of rows.
-        statuses: names of the statuses; the column `status` of a row is an index into them.
-        made: origin of the rows, for users.
+        statuses: names of the statuses. The column `status` of the files is an index into them.
+        made: origin of the rows, as information for users.
         format: name of the file format.
         version: version of the file format.
     """
@@ -109,19 +111,20 @@ class DatasetMetadata:
 
     @property
     def digest(self) -> str:
-        """Digest of the metadata. It covers the digests of the files and thus the whole dataset."""
+        """Digest of the whole dataset. It covers the metadata, which hold the files' digests."""
         return digest(self.to_json())
 
     @cached_property
     def parsed(self) -> tuple[Workload, ...]:
-        """The workloads. Raises an error like `Workload.from_json` if one is invalid."""
+        """The parsed workloads. Raises like `Workload.from_json` if a workload is invalid."""
         return tuple(Workload.from_json(workload) for workload in self.workloads)
 
     @cached_property
     def families(self) -> tuple[int, ...]:
         """For each workload, the index of the first workload with the same shape.
 
-        Workloads that differ only in their epilogue or number type count as the same learning task.
+        Workloads that differ only in their epilogue or number type count as one workload when a
+        table is split into training and test rows.
         """
         first: dict[Workload, int] = {}
         return tuple(
@@ -135,6 +138,12 @@ class DatasetMetadata:
 
 def read_about(folder: Path) -> DatasetMetadata:
     """Read the metadata of a dataset.
+
+    Args:
+        folder: folder of the dataset.
+
+    Returns:
+        The metadata.
 
     Raises:
         DatasetError: the folder contains no finished dataset, or the metadata are damaged.
@@ -228,8 +237,8 @@ class _RowsOfFile:
 
     Attributes:
         file: the file.
-        which: indices of the rows, int array of shape (n,).
-        workload: workload of each row, int array of shape (n,).
+        which: indices of the selected rows in the file, int array of shape (n,).
+        workload: workload index of each selected row, int array of shape (n,).
     """
 
     file: FileRecord
@@ -245,11 +254,12 @@ def read_table(
     rows: int | None = None,
     seed: int = 0,
 ) -> TrainingTable:
-    """Read rows of a dataset.
+    """Read all rows of a dataset, or a selection of them.
 
-    Hardware and workloads are numbered by their position in `dataset.json`, whatever is read.
-    Workloads that differ only in epilogue and number type have the number of the first one. The
-    table contains all columns of the dataset, in float32.
+    Hardware and workloads keep their index in `dataset.json` as their ID, regardless of the
+    selection. In the table's column `workload`, workloads that differ only in epilogue or number
+    type share the ID of the first of them. The table contains all features of the dataset, in
+    float32.
 
     Args:
         folder: folder of the dataset.
@@ -258,9 +268,12 @@ def read_table(
         rows: maximum number of rows, which are drawn at random; None for all.
         seed: seed for drawing rows.
 
+    Returns:
+        The rows.
+
     Raises:
         DatasetError: the dataset is damaged, or no rows were selected.
-        UnknownName: the dataset does not contain a hardware or workload.
+        UnknownName: the dataset does not contain a piece of hardware or a workload.
         UnsafeFile: a path is not a regular file.
         OSError: a file cannot be read.
     """
@@ -277,7 +290,10 @@ def read_table(
 
 
 def digest_of(folder: Path) -> str:
-    """Return the digest of a whole dataset, 64 hexadecimal digits.
+    """Return the digest that identifies a whole dataset, 64 hexadecimal digits.
+
+    Args:
+        folder: folder of the dataset.
 
     Raises:
         DatasetError: the folder contains no finished dataset.
@@ -290,11 +306,14 @@ def digest_of(folder: Path) -> str:
 def _hardware_indices(
     about: DatasetMetadata, wanted: Sequence[str] | None
 ) -> dict[str, int | None]:
-    """Return the index of each selected piece of hardware, by its ID; None if it is not selected.
+    """Return the index of each selected piece of hardware, by its ID.
 
     Args:
         about: metadata of the dataset.
         wanted: IDs or names of the hardware to select; None for all.
+
+    Returns:
+        The index in `about.hardware`, or None if the piece of hardware is not selected.
 
     Raises:
         UnknownName: the dataset does not contain a piece of hardware.
@@ -310,7 +329,7 @@ def _hardware_indices(
 
 
 def _workloads(about: DatasetMetadata, wanted: Sequence[str]) -> NDArray[np.bool_]:
-    """Return whether each workload of a dataset is selected, bool array of shape (workloads,).
+    """Return the mask of the selected workloads, bool array of shape (workloads,).
 
     Args:
         about: metadata of the dataset.
@@ -347,7 +366,7 @@ def _draw_rows(files: list[_RowsOfFile], rows: int | None, seed: int) -> list[_R
         seed: seed of the draw.
 
     Returns:
-        The drawn rows, without files of which no row was drawn.
+        The drawn rows, without files from which no row was drawn.
     """
     total = sum(len(item.which) for item in files)
     if rows is not None and rows < total:
@@ -393,7 +412,7 @@ def _table(folder: Path, about: DatasetMetadata, result: list[_RowsOfFile]) -> T
 
 
 def _reader(folder: Path, about: DatasetMetadata, file: FileRecord) -> Reader:
-    """Open a file of a dataset.
+    """Open a file of a dataset, after comparing it with its size and digest.
 
     Args:
         folder: folder of the dataset.
@@ -401,7 +420,7 @@ def _reader(folder: Path, about: DatasetMetadata, file: FileRecord) -> Reader:
         file: entry of the file in `dataset.json`.
 
     Raises:
-        DatasetError: the file is missing or differs from its entry.
+        DatasetError: the file is missing, damaged, or differs from its entry.
     """
     path = folder / file.path
     try:

@@ -1,4 +1,4 @@
-"""Measures how well a model ranks the programs of a task, which is what a tuner needs."""
+"""Metrics of how well a cost model ranks the configs of a task, which is what a tuner needs."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ _RESAMPLES = 2000
 class Scores:
     """Quality of a model's ranking of configs by latency. Every task has the same weight.
 
-    A task is a workload on a piece of hardware; only rows of the same task are compared.
+    A task is a workload on a piece of hardware. Rows are compared only with rows of the same task.
 
     Attributes:
-        pairwise_accuracy: mean over tasks of the fraction of pairs in the right order.
+        pairwise_accuracy: fraction of pairs of rows in the right order, averaged over tasks.
         interval: 95 % bootstrap interval of `pairwise_accuracy` over tasks.
-        top1_regret: mean over tasks of how much slower the row that the model ranks first is than
-            the best row; 0.05 means 5 %.
-        top8_regret: the same for the best of the first eight rows, over tasks with at least
-            `FEWEST_OF_EIGHT` rows; None if there is no such task. In smaller tasks, eight random
-            rows would do well, too.
+        top1_regret: relative difference in latency between the row that the model ranks first and
+            the fastest row, averaged over tasks; 0.05 means 5 % slower.
+        top8_regret: relative difference in latency between the fastest of the eight rows that the
+            model ranks first and the fastest row, averaged over tasks with at least
+            `FEWEST_OF_EIGHT` rows; None if there is no such task. Smaller tasks are left out
+            because even eight random rows would do well there.
         tasks: number of tasks.
-        rows: number of valid rows.
+        rows: number of valid rows in these tasks.
     """
 
     pairwise_accuracy: float
@@ -49,15 +50,19 @@ class Scores:
 def score(table: TrainingTable, predicted: NDArray[np.float64], seed: int = 0) -> Scores:
     """Evaluate how well predictions order the rows of each task by latency.
 
-    Invalid rows, and tasks without two different latencies, are left out.
+    Invalid rows and tasks without two different latencies are left out.
 
     Args:
         table: the rows with their measured latencies.
-        predicted: predictions in any unit, lower is faster, float array of shape (rows,).
+        predicted: predictions in any unit, float array of shape (rows,). Lower means faster.
         seed: seed of the bootstrap.
 
+    Returns:
+        The metrics.
+
     Raises:
-        DatasetError: no task is left, or a prediction is not a number.
+        DatasetError: no task is left, the shapes do not match, or a prediction of a valid row is
+            NaN.
     """
     if predicted.shape != table.log_latency.shape:
         raise DatasetError(
@@ -95,15 +100,18 @@ def score(table: TrainingTable, predicted: NDArray[np.float64], seed: int = 0) -
 
 
 def pairwise_accuracy(latency: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
-    """Return the fraction of pairs of a task's rows that a model puts in the right order.
+    """Return the fraction of pairs of rows that predictions put in the right order.
 
-    Pairs of equal latency do not count. A pair with equal predictions counts as one half, so that a
-    constant prediction scores 0.5. The result is exact and computed in O(n log n); it is NaN if no
-    pair counts.
+    Pairs with equal latencies are ignored. A pair with equal predictions counts as one half, so
+    that a constant prediction scores 0.5. The result is exact and is computed in O(n log n) from
+    Kendall's tau.
 
     Args:
-        latency: latencies, float array of shape (rows,).
+        latency: latencies of a task's rows, float array of shape (rows,).
         predicted: predictions, float array of shape (rows,).
+
+    Returns:
+        The fraction; NaN if all latencies are equal.
     """
     pairs = _pairs(np.array([len(latency)]))
     ordered = pairs - _pairs(np.unique(latency, return_counts=True)[1])
@@ -112,8 +120,9 @@ def pairwise_accuracy(latency: NDArray[np.float64], predicted: NDArray[np.float6
         return float("nan")
     if told == 0:
         return 0.5
-    # tau-b is (concordant - discordant) / sqrt(ordered * told): the integer is got back by rounding
-    # (of two rows its p-value, which nobody asks for, would be a division by zero)
+    # Kendall's tau-b is (concordant - discordant) / sqrt(ordered * told). The numerator is an
+    # integer, so rounding recovers it exactly. With two rows, the asymptotic p-value would divide
+    # by zero.
     method = "asymptotic" if len(latency) > 2 else "exact"
     tau = stats.kendalltau(latency, predicted, method=method).statistic
     surplus = round(float(tau) * float(np.sqrt(float(ordered) * float(told))))
@@ -144,12 +153,12 @@ def _tasks(
 
 
 def _regret(log_latency: NDArray[np.float64], predicted: NDArray[np.float64], k: int) -> float:
-    """Return how much slower the best of the k rows that a model ranks first is than the best row.
+    """Return how much slower the fastest of a model's first k rows is than the fastest row.
 
     Args:
         log_latency: log2 of the latencies of a task, float array of shape (rows,).
-        predicted: predictions, lower is faster, float array of shape (rows,). Ties go to the
-            earlier row.
+        predicted: predictions, float array of shape (rows,). Lower means faster. Of equal
+            predictions, the earlier row is ranked first.
         k: number of rows that are tried.
 
     Returns:
@@ -167,7 +176,7 @@ def _interval(accuracies: NDArray[np.float64], seed: int) -> tuple[float, float]
         seed: seed of the bootstrap.
     """
     if len(accuracies) < 2:
-        return 0.0, 1.0  # one task says nothing of others
+        return 0.0, 1.0  # a single task tells nothing about other tasks
     if np.ptp(accuracies) == 0:
         return float(accuracies.min()), float(accuracies.max())
     ends = stats.bootstrap(

@@ -1,4 +1,4 @@
-"""Options of `tilewright dataset build` and `tilewright model train`, and of their forms."""
+"""Options of `tilewright dataset build` and `tilewright model train`, and of their web forms."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tilewright.tuning.options import Seed
 
 
 def _with_kinds(schema: dict[str, JsonValue]) -> None:
-    """Let a form offer the kinds of models as choices."""
+    """Add the kinds of models to a JSON schema, as the choices of a form's field."""
     from tilewright.models.transfer.registry import list_kinds
 
     schema["enum"] = list[JsonValue](list_kinds())
 
 
 def _with_splits(schema: dict[str, JsonValue]) -> None:
-    """Let a form offer the splits as choices."""
+    """Add the kinds of splits to a JSON schema, as the choices of a form's field."""
     from tilewright.evaluation.datasets.training import KINDS
 
     schema["enum"] = list[JsonValue](KINDS)
@@ -36,7 +36,8 @@ class DatasetFolder(CommandOptions):
 class DatasetOptions(CommandOptions):
     """Options that determine the content of a dataset.
 
-    If `targets` are given, the dataset covers these, and `specs` is ignored.
+    If `targets` are given, the dataset covers exactly these targets. Otherwise up to `specs`
+    accelerators are drawn at random.
     """
 
     rows: Annotated[int, CliOption(shows_limits=True)] = Field(
@@ -75,8 +76,8 @@ class DatasetOptions(CommandOptions):
     def to_json(self) -> dict[str, Json]:
         """Return the options for `plan.json`.
 
-        Empty targets are omitted, as in versions without this option, so that builds of these
-        versions can be resumed.
+        An empty `targets` is omitted. Plans of versions that did not have this option therefore
+        still match, and their builds can be resumed.
         """
         return self.model_dump(exclude=None if self.targets else {"targets"})
 

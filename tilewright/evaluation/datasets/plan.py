@@ -1,8 +1,8 @@
 """Plans the content of a dataset: hardware, workloads, and the number of rows for each pair.
 
-Hardware is drawn with a seed or named by the user. A plan depends only on its options and on this
-version of the program, except for properties that are measured on a processor. It is made once and
-stored, so that a build that was stopped can resume.
+The user names the hardware, or it is drawn at random with a seed. A plan depends only on its
+options and on the version of Tilewright, except for properties that are measured on a processor.
+The plan is made once and stored, so that a build that was stopped can resume.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from tilewright.tuning.options import DEFAULTS
 
 
 class DatasetError(TilewrightError):
-    """A dataset cannot be built, read or evaluated."""
+    """Error for a dataset that cannot be built, read or evaluated."""
 
 
 DRAWN, MEASURED = "vta", "cpu"
-"""Kinds of targets that are used if none is named: `DRAWN` with simulated cycles, and `MEASURED`
-with measured seconds."""
+"""Types of targets that are used if the user names none. `DRAWN` has simulated cycles, `MEASURED`
+has measured seconds."""
 SIMULATED = (DRAWN, "gemmini")
-"""Kinds of targets whose rows contain simulated cycles."""
+"""Types of targets whose rows contain simulated cycles."""
 _SPACES = {DRAWN: "extended", "gemmini": "", MEASURED: ""}
 
 
 @dataclass(frozen=True)
 class DatasetHardware:
-    """A piece of hardware in a plan.
+    """A piece of hardware in the plan of a dataset.
 
     Attributes:
         id: fingerprint of the target.
-        kind: kind of the target.
+        kind: type of the target, for example "vta".
         name: name of the target.
-        features: hardware features when the plan was made.
-        specification: specification of the target.
+        features: hardware features at the time when the plan was made.
+        specification: specification from which the target can be rebuilt.
         space: name of the schedule space.
     """
 
@@ -76,10 +76,10 @@ def check_targets(names: Sequence[str], rows: Mapping[str, int]) -> None:
 
     Args:
         names: names of the targets.
-        rows: number of rows for each kind of target.
+        rows: number of rows for each type of target.
 
     Raises:
-        DatasetError: a kind of target is not supported or gets no rows.
+        DatasetError: a type of target is not supported or gets no rows.
         UnknownName: a target does not exist.
         TilewrightError: a target cannot be built.
     """
@@ -99,11 +99,14 @@ def check_targets(names: Sequence[str], rows: Mapping[str, int]) -> None:
 
 
 def select_targets(names: Sequence[str], kind: str) -> Found:
-    """Return the targets among `names` that are of a given kind, in the given order.
+    """Return the targets in `names` that are of type `kind`, in the given order.
 
     Args:
-        names: names of targets of any kind.
-        kind: kind of the targets to return.
+        names: names of targets of any type.
+        kind: type of the targets to return, for example "vta".
+
+    Returns:
+        The targets, each with its description for the plan.
 
     Raises:
         DatasetError: a target is named twice, or cannot be rebuilt from its specification.
@@ -125,7 +128,7 @@ def select_targets(names: Sequence[str], kind: str) -> Found:
 
 
 def check_unchanged(names: Sequence[str], hardware: Sequence[DatasetHardware]) -> None:
-    """Check that the named targets are still the hardware in a plan.
+    """Check that the named targets still have the fingerprints that are recorded in a plan.
 
     Args:
         names: names of the targets.
@@ -153,19 +156,20 @@ def _make_targets(names: Sequence[str], kind: str) -> Iterator[tuple[str, Target
 
 
 def draw_hardware(kind: str, count: int, seed: int) -> Found:
-    """Draw different pieces of hardware of a kind at random.
+    """Draw different pieces of hardware of one type at random.
 
     Args:
-        kind: kind of the targets.
+        kind: type of the targets, for example "vta".
         count: number of pieces of hardware.
         seed: seed of the draw.
 
     Returns:
-        The hardware with its target; empty if this machine cannot measure the kind.
+        The targets, each with its description for the plan; empty if this machine cannot measure
+        this type of target.
     """
     try:
         if kind == MEASURED:
-            check_target(kind)  # there may be no compiler
+            check_target(kind)  # raises if there is no C compiler
         specifications = target_kinds()[kind].variants(count, seed)
     except TilewrightError:
         return []
@@ -175,10 +179,10 @@ def draw_hardware(kind: str, count: int, seed: int) -> Found:
 def _rebuild_target(kind: str, specification: Mapping[str, Json]) -> tuple[DatasetHardware, Target]:
     """Rebuild a target from its specification, and describe it for the plan of a dataset.
 
-    Every part of a build rebuilds its target in the same way.
+    Later, each part of a build rebuilds its target in the same way.
 
     Args:
-        kind: kind of the target.
+        kind: type of the target, for example "vta".
         specification: specification of the target.
     """
     target = rebuild(kind, specification, _SPACES[kind])
@@ -192,20 +196,23 @@ def _rebuild_target(kind: str, specification: Mapping[str, Json]) -> tuple[Datas
 
 CPU_WORKLOADS = 8
 LEAST_ROWS = 16
-"""Minimum number of rows of a cell, if rows are scarce. Models are evaluated by pairs within a
-task, so a task needs several rows."""
+"""Number of rows per cell if there are too few rows for all cells. Models are evaluated on pairs of
+rows of the same task, so a task needs several rows."""
 PART_ROWS = {"vta": 8192, "gemmini": 512, "cpu": 64}
-"""Approximate number of rows per part, by kind of target. A part is measured, written and lost as a
-whole."""
+"""Approximate number of rows per part, by type of target. If a build is stopped, the unfinished
+part is measured again."""
 MOST_ROWS = 1 << 30
 
 
 def check_options(options: DatasetOptions) -> None:
     """Check the options of a dataset.
 
+    Args:
+        options: options of the dataset.
+
     Raises:
         DatasetError: the number of rows is invalid, or a target is not supported.
-        TilewrightError: a target is invalid, see `check_targets`.
+        TilewrightError: a target is invalid; see `check_targets`.
     """
     if not 1 <= options.rows + options.cpu_rows <= MOST_ROWS:
         raise DatasetError(
@@ -218,7 +225,7 @@ def check_options(options: DatasetOptions) -> None:
 
 @dataclass(frozen=True)
 class PlanCell:
-    """Rows of one workload on one piece of hardware.
+    """Cell of a plan: the number of rows to measure for one workload on one piece of hardware.
 
     Attributes:
         workload: index of the workload in the plan.
@@ -235,7 +242,7 @@ class PlanPart:
 
     Attributes:
         hardware: index of the hardware in the plan.
-        number: number of the part among those of the hardware.
+        number: number of the part, counted from 0 for each piece of hardware.
         cells: the cells.
     """
 
@@ -258,7 +265,7 @@ class DatasetPlan:
         tilewright: version of Tilewright that made the plan.
         hardware: the hardware.
         workloads: the workloads as JSON.
-        parts: the parts to measure, each of which becomes a file.
+        parts: the parts to measure. Each part becomes a file.
     """
 
     options: DatasetOptions
@@ -278,7 +285,9 @@ class DatasetPlan:
         return digest(canonical(self._body()))[:32]
 
     def workload(self, place: int) -> Workload:
-        """Return a workload, in the form that it has on the default accelerator.
+        """Return a workload of the plan, in the form in which it was drawn.
+
+        `fit_workload` adapts it to a piece of hardware.
 
         Args:
             place: index of the workload in `workloads`.
@@ -323,7 +332,13 @@ def _plans() -> TypeAdapter[DatasetPlan]:
 
 
 def make_plan(options: DatasetOptions) -> DatasetPlan:
-    """Plan a dataset: choose hardware, workloads and cells.
+    """Plan a dataset: choose the hardware, the workloads and the number of rows for each pair.
+
+    Args:
+        options: options of the dataset.
+
+    Returns:
+        The plan.
 
     Raises:
         DatasetError: the options are invalid, or there are not enough different schedules.
@@ -361,11 +376,15 @@ def make_plan(options: DatasetOptions) -> DatasetPlan:
 def fit_workload(workload: Workload, target: Target) -> Workload:
     """Adapt a workload to a target.
 
-    The channels are padded to the target's blocks, and the rounding becomes the one of the target.
+    Channels are padded to the target's blocks, and the rounding mode becomes the target's. A target
+    that computes in float32 runs the workload unchanged.
 
     Args:
-        workload: the workload, as another target runs it.
+        workload: the workload, in the form that another target runs.
         target: the target.
+
+    Returns:
+        The adapted workload.
     """
     traits = traits_of(target)
     if "float32" in traits.dtypes:
@@ -376,9 +395,10 @@ def fit_workload(workload: Workload, target: Target) -> Workload:
 
 
 def shape_of(workload: Workload) -> Workload:
-    """Return a workload without its epilogue and number type.
+    """Return a workload without its epilogue and with the number type int8.
 
-    Knowledge about one workload mostly applies to all workloads with the same shape.
+    Workloads that become equal differ only in epilogue and number type. What a model learns about
+    one of them mostly applies to the others.
     """
     return replace(workload.with_steps(()), dtype="int8")
 
@@ -387,14 +407,14 @@ def shape_of(workload: Workload) -> Workload:
 
 
 def _hardware(options: DatasetOptions, kind: str) -> Found:
-    """Return the hardware of a kind that the options name, or draw some if they name none."""
+    """Return the hardware of a type that the options name, or draw some if they name no targets."""
     if options.targets:
         return select_targets(options.targets, kind)
     return draw_hardware(kind, options.specs, options.seed) if kind in (DRAWN, MEASURED) else []
 
 
 def _shapes_of(target: Target) -> list[Workload]:
-    """Return the workloads of the built-in networks on a target, one per shape, sorted by text."""
+    """Return the workloads of all zoo networks on a target, one per shape, sorted by text."""
     shapes: dict[Workload, Workload] = {}
     for name in zoo.names():
         extracted = extract_subgraphs(import_model(name, {}), target, "full", MAX_WASTE, {})
@@ -418,14 +438,17 @@ def _cells(
 ) -> dict[tuple[int, int], int]:
     """Divide rows among pairs of hardware and workload, as evenly as possible.
 
+    If there are fewer than `LEAST_ROWS` rows per pair, only some pairs are drawn. Pairs whose
+    workload does not run on the hardware are skipped.
+
     Args:
         hardware: the hardware with its targets.
         workloads: the workloads with their indices in the plan.
-        rows: number of rows.
+        rows: number of rows to divide.
         rng: random generator.
 
     Returns:
-        Number of rows by the indices of hardware and workload.
+        The number of rows, by the indices of hardware and workload.
     """
     pairs = [(h, w) for h in range(len(hardware)) for w in range(len(workloads))]
     wanted, known = max(1, rows // LEAST_ROWS), 0
@@ -437,7 +460,7 @@ def _cells(
         target, (number, workload) = hardware[h][1], workloads[w]
         try:
             sizes[h, number] = target.space(fit_workload(workload, target)).size
-        except WorkloadError:  # it cannot run there
+        except WorkloadError:  # the hardware cannot run the workload
             continue
         known += sizes[h, number]
     return dict(_shared_out(sizes, rows))
@@ -448,7 +471,8 @@ def _shared_out(
 ) -> Iterator[tuple[tuple[int, int], int]]:
     """Divide rows evenly among search spaces.
 
-    Small spaces are used completely, and larger ones get the remaining rows.
+    A space with fewer configs than an even share gets one row per config. The rows that it leaves
+    go to the larger spaces.
 
     Args:
         sizes: number of configs of each space, by the indices of hardware and workload.
@@ -468,6 +492,7 @@ def _shared_out(
 def _parts(
     cells: Mapping[tuple[int, int], int], hardware: Sequence[DatasetHardware]
 ) -> Iterator[PlanPart]:
+    """Group the cells of each piece of hardware into parts of at least `PART_ROWS` rows."""
     for h, device in enumerate(hardware):
         limit = PART_ROWS[device.kind]
         number, held = 0, list[PlanCell]()

@@ -1,9 +1,11 @@
 """Measures the rows of a dataset, and writes and reads them as Parquet files.
 
-Schedules are drawn from a space, compiled, measured and described by features. A file contains only
-numbers; features are float32, with null where a row has no value. Files from strangers are not
-trusted: sizes are checked before anything is unpacked, only columns of plain numbers are read, and
-their values are checked. Arrow's errors about damaged files become typed errors.
+To measure rows, schedules are drawn from a space, compiled, measured and described by features. A
+file contains only numbers. Features are float32, and null where a feature does not apply to a row.
+
+Files may come from an untrusted source. The reader therefore checks sizes before it decompresses
+anything, reads only columns of plain numbers, and checks their values. Errors of Arrow about
+damaged files become typed errors.
 """
 
 from __future__ import annotations
@@ -28,22 +30,22 @@ from tilewright.targets.features import Feature, read_columns, write_columns
 from tilewright.targets.workload import Workload
 
 Progress = Callable[[int], None]
-"""Called with the number of rows that were finished since the last call."""
+"""Callback that gets the number of rows that were finished since its last call."""
 
-_AT_ONCE = 4096  # configs whose programs are in memory together, on targets that keep programs
+_AT_ONCE = 4096  # number of configs whose programs are kept in memory at a time
 _CODES = {status: code for code, status in enumerate(STATUSES)}
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Measured rows of one piece of hardware, one per config. Arrays have the shape (rows,).
+    """Measured rows of one piece of hardware, one row per config. Arrays have the shape (rows,).
 
     Attributes:
         workload: index of the workload in the plan.
-        config: flat index of the config in its space.
+        config: flat index of the config in its search space.
         status: index in `targets.base.STATUSES`.
         log_latency: log2 of the latency; NaN if it is unknown.
-        columns: float32 features by name; NaN where a row has no value.
+        columns: float32 features by name; NaN where a feature does not apply to a row.
         about: description of each feature.
     """
 
@@ -61,7 +63,7 @@ class Sample:
     def concatenate(parts: Sequence[Sample]) -> Sample:
         """Concatenate the rows of several samples.
 
-        A feature that a sample lacks is NaN in its rows.
+        A feature that is missing from a sample is NaN in the rows of that sample.
         """
         about = {name: column for part in parts for name, column in part.about.items()}
         names = in_order([tuple(part.about) for part in parts])
@@ -83,11 +85,15 @@ class Sample:
 def in_order(every: Sequence[tuple[str, ...]]) -> list[str]:
     """Merge lists of column names into one list without duplicates.
 
-    The order of each list is kept as far as the lists agree: a new name is inserted after its
-    predecessor. Columns of schedules therefore appear in the order of the space's decisions.
+    A new name is inserted after its predecessor in its own list. The order of each list is thus
+    kept as far as the lists agree, and the columns that describe a schedule stay in the order of
+    the space's knobs.
 
     Args:
         every: the lists.
+
+    Returns:
+        The merged list.
     """
     results: list[str] = []
     for names in dict.fromkeys(every):
@@ -102,15 +108,15 @@ def in_order(every: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def part_order(plan: DatasetPlan, part: PlanPart) -> dict[str, Any]:
-    """Describe a part as JSON, so that any process can measure it.
+    """Describe a part of a plan as JSON, so that any process can measure it.
 
     Args:
         plan: the plan of the dataset.
         part: a part of the plan.
 
     Returns:
-        The seed, the digest of the plan, the hardware with its specification, and for each cell the
-        index of the workload, the workload and the number of rows.
+        The seed, the digest of the plan, the hardware with its specification, and the cells. A cell
+        is a list of the index of the workload, the workload, and the number of rows.
     """
     hardware = plan.hardware[part.hardware]
     return {
@@ -125,9 +131,12 @@ def measure_rows(order: Mapping[str, Any], target: Target, tell: Progress) -> Sa
     """Draw, lower and measure the rows of a part. Equal descriptions draw equal configs.
 
     Args:
-        order: description of the part from `part_order`.
-        target: the target of its hardware.
+        order: description of the part, from `part_order`.
+        target: the target that represents the part's hardware.
         tell: called with the number of rows that were measured since the last call.
+
+    Returns:
+        The measured rows.
 
     Raises:
         WorkloadError: the target has no schedule for a workload.
@@ -138,7 +147,7 @@ def measure_rows(order: Mapping[str, Any], target: Target, tell: Progress) -> Sa
         described = Workload.from_json(written)
         workload = fit_workload(described, target)
         space = target.space(workload)
-        text = f"{hardware['id']} {described.id}".encode()  # of a cell, wherever in the plan it is
+        text = f"{hardware['id']} {described.id}".encode()  # the seed depends on the cell alone
         rng = np.random.default_rng([order["seed"], int.from_bytes(text, "little")])
         places = rng.choice(space.size, count, replace=False)
         flat = places if space.listed is None else np.asarray(space.listed)[places]
@@ -188,8 +197,8 @@ N = TypeVar("N", np.int8, np.int32, np.float32, np.float64)
 
 WORKLOAD, CONFIG, STATUS, LATENCY = "workload", "config", "status", "log_latency"
 _TYPES = {WORKLOAD: pa.int32(), STATUS: pa.int8(), LATENCY: pa.float64()}
-"""Types of the columns that every file must have besides the float32 features. Integers of another
-width and numbers of another precision are converted if they fit."""
+"""Types of the columns that every file must have besides the float32 features. Columns of another
+width or precision are converted if their numbers fit."""
 MOST_ROWS = 1 << 22
 """Maximum number of rows of a file."""
 MOST_UNPACKED = 4 << 30
@@ -202,19 +211,22 @@ def encode(rows: Sample, plan: str) -> bytes:
 
     Args:
         rows: the rows.
-        plan: digest of the plan to which they belong.
+        plan: digest of the plan to which the rows belong.
+
+    Returns:
+        The content of the file.
     """
     fixed = {
         WORKLOAD: pa.array(rows.workload),
         CONFIG: pa.array(rows.config),
         STATUS: pa.array(rows.status),
-        LATENCY: pa.array(rows.log_latency, from_pandas=True),  # NaN is null
+        LATENCY: pa.array(rows.log_latency, from_pandas=True),  # NaN becomes null
     }
     features = {name: pa.array(values, from_pandas=True) for name, values in rows.columns.items()}
     notes = {_PLAN: plan, _COLUMNS: json.dumps(write_columns([*rows.about.values()]))}
     buffer = io.BytesIO()
     table = pa.table(fixed | features).replace_schema_metadata(notes)
-    # Statistics of a hundred columns are half as large as a thousand rows; nobody asks for them.
+    # Without statistics: for a hundred columns they would be half as large as a thousand rows.
     pq.write_table(
         table, buffer, compression="zstd", write_page_checksum=True, write_statistics=False
     )
@@ -222,12 +234,15 @@ def encode(rows: Sample, plan: str) -> bytes:
 
 
 def columns_in(data: bytes, plan: str, rows: int) -> tuple[Feature, ...]:
-    """Return the features of a file that `encode` wrote.
+    """Return the features in a file that `encode` wrote, without reading its rows.
 
     Args:
         data: content of the file.
         plan: expected digest of the plan.
         rows: expected number of rows.
+
+    Returns:
+        Descriptions of the features.
 
     Raises:
         ValueError: the file is damaged or belongs to another plan.
@@ -240,14 +255,15 @@ def columns_in(data: bytes, plan: str, rows: int) -> tuple[Feature, ...]:
 
 
 class Reader:
-    """A file of rows in memory, from any source.
+    """Reader for a file of rows that is in memory and may come from an untrusted source.
 
-    All methods raise `ValueError` if the file is damaged or its content is invalid.
+    The constructor and all methods raise `ValueError` if the file is damaged or its content is
+    invalid.
 
     Args:
         data: content of the file.
         rows: expected number of rows.
-        known: features of the dataset.
+        known: features of the dataset. A file may lack some of them, but has no others.
     """
 
     def __init__(self, data: bytes, rows: int, known: tuple[Feature, ...]) -> None:
@@ -275,10 +291,10 @@ class Reader:
                 raise ValueError(f"its column {name!r:.60} is not listed")
 
     def workloads(self, count: int) -> NDArray[np.int32]:
-        """Return the index of each row's workload, int array of shape (rows,).
+        """Return the index of each row's workload, int32 array of shape (rows,).
 
         Args:
-            count: number of workloads of the dataset, which all indices must be below.
+            count: number of workloads in the dataset. An index of `count` or more is an error.
         """
         numbers = self._numbers(WORKLOAD, np.int32)
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < count:
@@ -286,7 +302,7 @@ class Reader:
         return numbers
 
     def log_latency(self, valid: int | None) -> NDArray[np.float64]:
-        """Return log2 of the latencies, shape (rows,); NaN for invalid rows.
+        """Return log2 of the latencies, float64 array of shape (rows,); NaN for invalid rows.
 
         Args:
             valid: index of the status "valid"; None if the dataset has no such status.
@@ -302,8 +318,8 @@ class Reader:
 
         Args:
             which: indices of n rows.
-            into: float32 array of shape (n, features of the dataset) to fill. Its values must be
-                NaN; features that the file lacks keep that value.
+            into: float32 array of shape (n, features of the dataset), filled with NaN. Columns of
+                features that the file lacks stay NaN.
         """
         for name, place in self._features.items():
             values = self._numbers(name, np.float32)[which]
@@ -317,17 +333,17 @@ class Reader:
             table.validate(full=True)
             column = table.column(0)
             if kind in (np.int32, np.int8):
-                column = column.cast(_TYPES[name])  # refuses what does not fit
+                column = column.cast(_TYPES[name])  # raises if a number does not fit
             if len(column) != self.rows or (column.null_count and kind in (np.int32, np.int8)):
                 raise ValueError(f"its column {name!r:.60} has missing values")
-            with np.errstate(over="ignore"):  # infinite then, which is refused
+            with np.errstate(over="ignore"):  # becomes infinite, which callers reject
                 return np.asarray(column.to_numpy(), dtype=kind)
         except (pa.ArrowException, OSError, MemoryError, LookupError) as error:
             raise ValueError(f"its column {name!r:.60} cannot be read ({error!s:.80})") from None
 
 
 def _reads_as(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether a column's number type may be converted to the expected type.
+    """Return True if numbers of a column's type may be converted to the expected type.
 
     Args:
         given: type of the column.

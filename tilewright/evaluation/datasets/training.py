@@ -1,6 +1,6 @@
-"""Splits a dataset, trains or fine-tunes a model on one part, and evaluates it on the other part.
+"""Splits a dataset, trains or fine-tunes a cost model on one part, and evaluates it on the other.
 
-The model is evaluated on rows that it has not seen, and the splits prevent leaks between the parts.
+The splits prevent information about the test rows from leaking into the training rows.
 """
 
 from __future__ import annotations
@@ -30,22 +30,28 @@ from tilewright.targets.workload import Workload
 
 METRICS = "metrics.json"
 START = "start"
-"""Key of a model's facts: the identity of the model that was fine-tuned."""
+"""Key in a model's facts (its stored metadata): identity of the model that was fine-tuned."""
 BEFORE = "before_fine_tuning"
-"""Key of a metric: the pairwise accuracy of the model before fine-tuning, on the same rows."""
+"""Key in the metrics: pairwise accuracy of the model before fine-tuning, on the same rows."""
 _EARLIER = "earlier_datasets"
 _KNOWN = {"hardware": "learned_hardware", "workloads": "learned_workloads"}
-"""Keys of a model's facts: short IDs of the hardware and workloads that it was trained on,
-separated by spaces."""
-_SHORT = 12  # characters of a short ID of hardware or a workload
+"""Keys in a model's facts. The values are short IDs of the hardware and of the workloads that the
+model was trained on, separated by spaces."""
+_SHORT = 12  # characters of a short ID of a piece of hardware or a workload
 Say = Callable[[str], None]
 
 
 def check_training(options: TrainingOptions) -> TrainingOptions:
-    """Check options without reading data, and complete them.
+    """Check options of a training without reading the dataset, and complete them.
 
-    If a model is fine-tuned, its kind is used, and the default split is `within_task`, because its
-    rows are often from a single target.
+    If an existing model is fine-tuned, the new model gets the same kind. The default split is then
+    `within_task`, because the rows for fine-tuning often come from a single target.
+
+    Args:
+        options: options of the training.
+
+    Returns:
+        The completed options.
 
     Raises:
         UnknownName: the kind of model or the split does not exist.
@@ -64,10 +70,11 @@ def check_training(options: TrainingOptions) -> TrainingOptions:
 
 
 def _start_of(options: TrainingOptions) -> Transferred | None:
-    """Load the model that is to be fine-tuned, or return None if the options name none.
+    """Load the model that is to be fine-tuned. Return None if the options name none.
 
     Raises:
-        TransferError: the model cannot be read or does not fit the options.
+        TransferError: the model cannot be read, has another kind than the options, or would be
+            overwritten.
     """
     if not options.start:
         return None
@@ -103,13 +110,13 @@ def _make_model(options: TrainingOptions, start: Transferred | None) -> Transfer
 
 @dataclass(frozen=True)
 class FittedCostModel:
-    """A trained model with the rows that were held out from its training.
+    """A trained model and the rows that were held out from its training.
 
     Attributes:
         model: the model.
         training: statistics of the training.
         test: the held-out rows.
-        start: the model that was fine-tuned; None if there is none.
+        start: the model that was fine-tuned; None for a model that was trained from scratch.
     """
 
     model: Transferred
@@ -119,9 +126,15 @@ class FittedCostModel:
 
 
 def read_dataset(options: TrainingOptions) -> tuple[TrainingTable, str]:
-    """Read the rows of a dataset and the digest of the whole dataset.
+    """Read the rows of the dataset in `options.dataset`, and the digest of the whole dataset.
 
     At most `options.rows` rows are returned, drawn at random.
+
+    Args:
+        options: options of the training.
+
+    Returns:
+        The rows and the digest.
 
     Raises:
         DatasetError: the dataset is missing, unfinished or damaged, or no rows were selected.
@@ -135,12 +148,15 @@ def read_dataset(options: TrainingOptions) -> tuple[TrainingTable, str]:
 def fit_model(
     options: TrainingOptions, table: TrainingTable, say: Say = lambda text: None
 ) -> FittedCostModel:
-    """Train a model on the training part of a table, and save it.
+    """Train a model on the training part of a table, and save it in the folder `options.out`.
 
     Args:
         options: options of the training.
-        table: the rows.
+        table: the rows, which this function splits into a training part and a test part.
         say: called with progress messages.
+
+    Returns:
+        The model and the test part.
 
     Raises:
         DatasetError: the table cannot be split.
@@ -156,12 +172,15 @@ def fit_model(
         model.facts.update(_descent(options, start))
     about = read_about(Path(options.dataset))
     model.facts.update(_knows(about, table.rows(train), start))
-    model.save(Path(options.out))  # it took minutes: it is kept, whatever comes
+    model.save(Path(options.out))  # before the evaluation, which can fail
     return FittedCostModel(model, training, table.rows(test), start)
 
 
 def _descent(options: TrainingOptions, start: Transferred) -> dict[str, str]:
-    """Return the origin of a fine-tuned model: the model it started from, and the earlier datasets.
+    """Return facts about the origin of a fine-tuned model, for its file.
+
+    The facts are the identity of the model that was fine-tuned, and the digests of the datasets on
+    which that model and its predecessors were trained.
 
     Args:
         options: options of the training.
@@ -176,12 +195,12 @@ def _knows(
 ) -> dict[str, str]:
     """Return the IDs of the hardware and workloads that a model was trained on, for its file.
 
-    The IDs of the model that was fine-tuned are included.
+    For a fine-tuned model, the IDs of the original model are included.
 
     Args:
         about: metadata of the dataset.
         table: the training rows.
-        start: the model that was fine-tuned; None if there is none.
+        start: the model that was fine-tuned; None for a model that was trained from scratch.
     """
     result = {}
     for of, ids in _ids(about, table).items():
@@ -191,7 +210,7 @@ def _knows(
 
 
 def _ids(about: DatasetMetadata, table: TrainingTable) -> dict[str, set[str]]:
-    """Return short IDs of the hardware and workloads in a table."""
+    """Return short IDs of the hardware and of the workloads in a table, under two keys."""
     hardware = {about.hardware[k].fingerprint[:_SHORT] for k in np.unique(table.hardware)}
     workloads = {
         Workload.from_json(about.workloads[k]).id[:_SHORT] for k in np.unique(table.workload)
@@ -200,7 +219,9 @@ def _ids(about: DatasetMetadata, table: TrainingTable) -> dict[str, set[str]]:
 
 
 def judge_model(options: TrainingOptions, fitted: FittedCostModel, digest: str) -> dict[str, Json]:
-    """Evaluate a trained model on the held-out rows.
+    """Evaluate a trained model on its held-out rows.
+
+    The results are also stored in the facts of the model.
 
     Args:
         options: options of the training.
@@ -208,8 +229,9 @@ def judge_model(options: TrainingOptions, fitted: FittedCostModel, digest: str) 
         digest: digest of the dataset.
 
     Returns:
-        The content of `metrics.json`. The figures use features of the compiled programs; the
-        figures under `visible` use only features that are known before compilation.
+        The content of `metrics.json`. The metrics at the top level are of predictions from all
+        features. The metrics under `visible` are of predictions without the features of the
+        compiled program.
 
     Raises:
         DatasetError: the rows cannot be evaluated.
@@ -235,11 +257,14 @@ def judge_model(options: TrainingOptions, fitted: FittedCostModel, digest: str) 
 
 
 def store_model(options: TrainingOptions, fitted: FittedCostModel) -> Path:
-    """Write a trained model to its output folder, and return the path of the folder.
+    """Write a trained model to its output folder.
 
     Args:
         options: options of the training.
         fitted: the trained model.
+
+    Returns:
+        The folder.
 
     Raises:
         OSError: a file cannot be written.
@@ -252,7 +277,7 @@ def store_model(options: TrainingOptions, fitted: FittedCostModel) -> Path:
 def judge_elsewhere(
     folder: Path, dataset: Path, rows: int | None = None, seed: int = 0
 ) -> dict[str, Json]:
-    """Evaluate a stored model on a dataset, for example on one that it was not trained on.
+    """Evaluate a stored model on a dataset, for example on a dataset that it was not trained on.
 
     Args:
         folder: folder of the model.
@@ -261,7 +286,9 @@ def judge_elsewhere(
         seed: seed for drawing rows.
 
     Returns:
-        The figures, as in `metrics.json`.
+        The metrics, as in `metrics.json`. In addition, `seen` is True if the model was trained on
+        this dataset, and further numbers say how many of the dataset's pieces of hardware and
+        workloads the model was trained on.
 
     Raises:
         TransferError: the model cannot be read.
@@ -280,15 +307,15 @@ def judge_elsewhere(
 
 
 def _count_seen(model: Transferred, ids: Mapping[str, set[str]]) -> dict[str, Json]:
-    """Count the hardware and workloads in a table, and those that the model was trained on.
+    """Count the hardware and workloads in a table, and how many of them the model was trained on.
 
     Args:
         model: the model.
         ids: IDs of the hardware and workloads in the table, from `_ids`.
 
     Returns:
-        The numbers by name. The numbers that the model has seen are None if the model does not
-        record what it was trained on.
+        The counts, for example `hardware` and `hardware_seen`. The second count is None if the
+        model does not record what it was trained on.
     """
     result: dict[str, Json] = {}
     for of, these in ids.items():
@@ -306,7 +333,12 @@ def evaluate_model(
     Args:
         model: the model.
         table: the rows.
-        start: the model before fine-tuning, which is evaluated for comparison.
+        start: the model before fine-tuning, whose accuracy is added for comparison; None to add
+            none.
+
+    Returns:
+        The metrics of predictions from all features, and under `visible` the metrics of predictions
+        from the features that are known before compilation.
 
     Raises:
         DatasetError: the rows cannot be evaluated.
@@ -321,7 +353,7 @@ def evaluate_model(
 
 
 def visible(features: Features) -> Features:
-    """Drop the features that are only known after a program was compiled."""
+    """Return features without the columns that are known only after compilation."""
     names = [not name.startswith("program ") for name in features.names]
     kept: NDArray[np.bool_] = np.array(names, dtype=np.bool_)
     columns = tuple(c for c, stays in zip(features.columns, kept, strict=True) if stays)
@@ -361,8 +393,8 @@ _BLOCKS = {
     "workload in_channels": "hardware block_in",
     "workload out_channels": "hardware block_out",
 }
-"""Features (log2) of workloads that hardware pads to whole blocks, with the features for the sizes
-of these blocks."""
+"""Sizes of a workload that hardware pads to whole blocks, each with the feature for the size of a
+block. Both are features in log2."""
 _WORK = "workload macs"
 
 
@@ -371,12 +403,13 @@ def split(table: TrainingTable, kind: Kind, seed: int, held_out: float = 0.2) ->
 
     Args:
         table: the rows.
-        kind: what is held out. `within_task` holds out rows of every task with at least two rows.
-            `by_task` holds out whole workloads on all hardware; workloads that the hardware pads to
-            the same shape stay together. `by_target` holds out whole pieces of hardware.
+        kind: what is held out. `within_task` holds out some rows of every task that has at least
+            two rows. `by_task` holds out workloads with all their rows, on all hardware; workloads
+            that the hardware pads to the same shape stay together. `by_target` holds out pieces of
+            hardware with all their rows.
         seed: seed of the split.
-        held_out: fraction of the rows, workloads or hardware to hold out; at least one is held out,
-            and at least one remains.
+        held_out: fraction of the rows, workloads or pieces of hardware to hold out. At least one of
+            them is held out, and at least one remains for training.
 
     Returns:
         Masks of the training rows and of the test rows, bool arrays of shape (rows,). Each row is
@@ -400,10 +433,10 @@ def split(table: TrainingTable, kind: Kind, seed: int, held_out: float = 0.2) ->
 
 
 def _hold_out_rows(task: NDArray[np.int64], rng: np.random.Generator, held_out: float) -> Mask:
-    """Return the mask of held-out rows, which are drawn within each task.
+    """Draw rows within each task to hold out, and return their mask, shape (rows,).
 
     Args:
-        task: task of each row, int array of shape (rows,).
+        task: task ID of each row, int array of shape (rows,).
         rng: random generator.
         held_out: fraction of each task's rows to hold out.
     """
@@ -418,6 +451,7 @@ def _hold_out_rows(task: NDArray[np.int64], rng: np.random.Generator, held_out: 
 def _whole_groups(
     table: TrainingTable, kind: Kind, rng: np.random.Generator, held_out: float
 ) -> Mask:
+    """Draw whole workloads or pieces of hardware to hold out, and return the mask of their rows."""
     groups, what = (
         (padded_workloads(table), "workload")
         if kind == "by_task"
@@ -434,10 +468,10 @@ def _whole_groups(
 
 
 def padded_workloads(table: TrainingTable) -> NDArray[np.int64]:
-    """Return group IDs of rows, so that a split by group does not leak, int array of shape (rows,).
+    """Return one group ID per row, int array of shape (rows,).
 
-    Workloads that are identical after padding to the largest blocks of the hardware have the same
-    ID.
+    Workloads that are identical after padding to the largest hardware block share an ID. A split by
+    these IDs cannot leak between such workloads.
     """
     names = table.features.names
     told = [k for k, name in enumerate(names) if name.startswith("workload ")]
@@ -447,12 +481,12 @@ def padded_workloads(table: TrainingTable) -> NDArray[np.int64]:
     for k, column in enumerate(told):
         if (block := _BLOCKS.get(names[column])) in names:
             known = table.features.matrix[:, names.index(str(block))]
-            # Both are logarithms; a shape is padded to whole blocks.
+            # Sizes and blocks are logarithms. Sizes that pad to as many blocks get the same number.
             largest = np.exp2(np.nanmax(known)) if np.isfinite(known).any() else 1.0
             blocks = np.ceil(np.exp2(shapes[:, k]) / largest - 1e-6)
             shapes[:, k] = np.where(shapes[:, k] < 0, -1.0, blocks)
         elif names[column] == _WORK:
-            shapes[:, k] = 0.0  # follows from the others, but for the padding
+            shapes[:, k] = 0.0  # follows from the sizes and would reveal the unpadded ones
     return np.asarray(np.unique(shapes, axis=0, return_inverse=True)[1].ravel(), np.int64)
 
 
@@ -460,7 +494,8 @@ def _share(counts: NDArray[np.int64], held_out: float) -> NDArray[np.int64]:
     """Return how many items of each group to hold out: at least one, but never all.
 
     Args:
-        counts: number of items of each group; nothing is held out of a group with one item.
+        counts: number of items per group, int array of any shape. Nothing is held out of a group
+            with one item.
         held_out: fraction to hold out.
     """
     shares = np.minimum(np.maximum(np.rint(counts * held_out), 1), counts - 1)

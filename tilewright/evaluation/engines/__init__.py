@@ -1,1 +1,1 @@
-"""Benchmarks of networks with several inference engines in alternation."""
+"""Benchmarks that run one network with several inference engines in turns."""

@@ -1,4 +1,4 @@
-"""Opens a network with an inference engine: Tilewright's library, onnxruntime or OpenVINO."""
+"""Loads a network into an inference engine: Tilewright's library, onnxruntime or OpenVINO."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tilewright.networks.artifact.session import open_session
 
 Arrays = Mapping[str, NDArray[Any]]
 Infer = Callable[[], list[NDArray[Any]]]
-"""Runs one inference on the inputs with which an engine was opened, and returns the outputs in the
-model's order."""
+"""Function that runs one inference on the inputs with which an engine was opened. It returns the
+outputs in the model's order."""
 
 OWN = "tilewright"
 PACKAGES = {
@@ -30,11 +30,14 @@ INSTALL = {"openvino": "pip install openvino"}
 
 
 class EngineError(TilewrightError):
-    """An engine is not installed, or it does not support the network."""
+    """Error for an engine that is not installed or does not support the network."""
 
 
 def check_engines(names: tuple[str, ...]) -> None:
-    """Check that engines exist and are installed, before anything is built.
+    """Check that all requested engines exist and are installed.
+
+    Args:
+        names: names of engines, keys of `PACKAGES`.
 
     Raises:
         UnknownName: an engine does not exist.
@@ -58,15 +61,18 @@ def version_of(name: str) -> str:
 
 
 def open_engine(name: str, source: Path, threads: int, inputs: Arrays) -> Infer:
-    """Load a network into an inference engine, and return the function that runs an inference.
+    """Load a network into an inference engine, and return a function that runs one inference.
 
-    Exceptions of the engine are passed on.
+    Exceptions of the engine propagate unchanged.
 
     Args:
         name: name of the engine.
         source: an artifact for `tilewright`, an ONNX file for the other engines.
         threads: number of threads.
-        inputs: arrays by name, in the shapes of the network.
+        inputs: arrays by input name, in the shapes of the network.
+
+    Returns:
+        A function without arguments that runs the network on `inputs`.
     """
     if name == OWN:
         return _tilewright(source, threads, inputs)
@@ -84,7 +90,7 @@ def _tilewright(source: Path, threads: int, inputs: Arrays) -> Infer:
 
 
 def _onnxruntime(source: Path, threads: int, inputs: Arrays) -> Infer:
-    """Open a network in onnxruntime with its default optimisations and spinning threads."""
+    """Load a network into onnxruntime, with its default graph optimisations and thread settings."""
     onnxruntime = importlib.import_module("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4

@@ -13,8 +13,9 @@ from tilewright.tuning.options import InputShapes, Precision
 class BenchmarkOptions(CommandOptions):
     """Options of a benchmark.
 
-    The library is that of `artifact`, or it is built from the schedules of a tuned folder or from
-    `trials` measurements of each workload.
+    The benchmark uses the library in `artifact` if it is given. Otherwise it builds a library,
+    either from the schedules in the output directory `schedules` or after tuning each workload with
+    `trials` trials.
     """
 
     model: Annotated[str, CliOption(positional=True, value="model")] = Field(
@@ -42,7 +43,7 @@ class BenchmarkOptions(CommandOptions):
     threads: Annotated[int, CliOption(shows_limits=True)] = Field(
         default=0, ge=0, description="Number of threads of every engine; 0 for all cores."
     )
-    # A benchmark ends after so many quiet rounds, or three times as many of any kind.
+    # The benchmark ends after this many quiet rounds, or after three times as many in total.
     rounds: Annotated[int, CliOption(shows_limits=True)] = Field(
         default=20,
         ge=3,

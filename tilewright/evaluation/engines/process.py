@@ -1,7 +1,8 @@
-"""Child process that runs one network with one engine, for `timing`.
+"""Child process that runs one network with one engine. `timing` starts it.
 
-The call `open` gets arrays by input name, and returns the outputs of one inference and the peak
-memory of the process. The call `time` runs inferences for some seconds and returns their durations.
+The process answers two calls. The call `open` gets the input arrays by name, loads the network,
+runs one inference and returns its outputs and the peak memory of the process. The call `time` runs
+inferences for a given number of seconds and returns their durations.
 """
 
 from __future__ import annotations
@@ -43,12 +44,17 @@ class _Engine:
         return outputs
 
     def _time(self, seconds: float) -> tuple[Header, Arrays]:
-        """Time inferences.
+        """Run inferences for some seconds and measure their durations.
 
-        One inference runs first, untimed, to fill the caches.
+        An untimed inference runs first, to fill the caches.
 
         Args:
-            seconds: time to fill with inferences; at least one is timed.
+            seconds: duration of the measurement. At least one inference is timed.
+
+        Returns:
+            A header with the mean processor seconds per inference (`cpu`) and the number of threads
+            that waited for a core, averaged over the measurement (`waited`); and the duration of
+            each inference in seconds.
         """
         self.infer()
         taken: list[float] = []
@@ -65,7 +71,7 @@ class _Engine:
 
 
 def _peak_bytes() -> int:
-    """Return the peak memory of this process, including mapped files; 0 if unknown."""
+    """Return the peak memory of this process in bytes, including mapped files; 0 if unknown."""
     try:
         lines = STATUS.read_text().splitlines()
     except OSError:
@@ -74,7 +80,7 @@ def _peak_bytes() -> int:
 
 
 def _waited_seconds() -> float:
-    """Return the seconds for which threads of this process waited for a core; 0 if unknown."""
+    """Return the total seconds for which this process's threads waited for a core; 0 if unknown."""
     result = 0
     for task in TASKS.glob("*/schedstat"):
         try:

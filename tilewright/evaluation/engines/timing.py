@@ -1,9 +1,9 @@
-"""Measures one network with several engines in alternation, each in its own process.
+"""Measures one network with several inference engines in turns, each engine in its own process.
 
-In each round, every engine runs for some tenths of a second, in a different order. A round counts
-only if it was quiet: threads hardly waited for a core, and the machine's host took no time away.
-Other work on the machine, which would affect the engines unequally, therefore does not distort the
-result.
+In each round, every engine runs for some tenths of a second. The order rotates from round to round.
+A round counts only if it was quiet: the engines' threads hardly waited for a core, and the
+hypervisor gave no CPU time to other virtual machines. Other work on the machine could slow some
+engines more than others. Leaving out the disturbed rounds keeps it from distorting the comparison.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tilewright.evaluation.engines.engine import EngineError
 from tilewright.search.events import Event, Listener, ignore
 
 MOST_WAITING = 0.04
-"""Maximum fraction of a quiet round for which a thread waits for a core."""
+"""Maximum fraction of a quiet round that an engine's threads wait for a core, per thread."""
 PAUSE_SECONDS = 0.02
-"""Pause between engines, in which spinning threads of the previous engine stop."""
+"""Pause between engines, in which busy-waiting threads of the previous engine stop."""
 OPEN_SECONDS, TURN_SECONDS = 900.0, 300.0
 FEWEST = 3
-"""Minimum number of quiet rounds for a reliable figure."""
+"""Minimum number of quiet rounds for a reliable result."""
 
 stats = lazy_module("scipy.stats")
 
@@ -40,13 +40,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Rounds:
-    """Length of a measurement, in which engines take turns in rounds.
+    """Length of a benchmark in which engines take turns.
 
-    A round is quiet if no engine had to wait for a processor core.
+    A round is quiet if the engines hardly had to wait for a processor core.
 
     Attributes:
-        quiet: number of quiet rounds after which the measurement ends.
-        most: maximum number of rounds.
+        quiet: number of quiet rounds after which the benchmark ends.
+        most: maximum number of rounds, quiet or not.
         seconds: duration of a round per engine.
     """
 
@@ -57,12 +57,12 @@ class Rounds:
 
 @dataclass(frozen=True)
 class RoundTimed(Event):
-    """Event: a round was measured.
+    """Event that is emitted after each round of a benchmark.
 
     Attributes:
         done: number of rounds so far.
         quiet: number of quiet rounds so far.
-        wanted: number of quiet rounds that are wanted.
+        wanted: number of quiet rounds after which the benchmark ends.
     """
 
     done: int
@@ -76,12 +76,11 @@ class EngineTimes:
 
     Attributes:
         engine: name of the engine.
-        wall: median wall-clock seconds of an inference in each round, float array of shape
-            (rounds,).
-        cpu: mean processor seconds of an inference in each round, float array of shape (rounds,).
-        difference: largest difference of an output from the first engine's, relative to the largest
-            value.
-        peak_bytes: peak memory of the process until the first inference ended; 0 if unknown.
+        wall: median wall-clock seconds per inference in each round, float array of shape (rounds,).
+        cpu: mean processor seconds per inference in each round, float array of shape (rounds,).
+        difference: largest absolute difference between an output of this engine and the same output
+            of the first engine, divided by the largest absolute value of the latter.
+        peak_bytes: peak memory of the process up to the end of the first inference; 0 if unknown.
     """
 
     engine: str
@@ -97,8 +96,8 @@ class Timed:
 
     Attributes:
         engines: measurements of each engine, by name.
-        quiet: whether each round was quiet, bool array of shape (rounds,): no engine had to wait
-            for a processor core.
+        quiet: bool array of shape (rounds,), True for rounds in which the engines hardly had to
+            wait for a processor core.
         load: load average of the machine at the start.
     """
 
@@ -108,25 +107,28 @@ class Timed:
 
     @property
     def counted_rounds(self) -> NDArray[np.bool_]:
-        """Mask of the rounds that are used: the quiet ones, or all if too few are quiet."""
+        """Mask of the rounds that are used: the quiet ones, or all rounds if too few are quiet."""
         return self.quiet if self.trustworthy else np.ones_like(self.quiet)
 
     @property
     def trustworthy(self) -> bool:
-        """Whether enough rounds were quiet."""
+        """Whether at least `FEWEST` rounds were quiet."""
         return int(self.quiet.sum()) >= FEWEST
 
     def milliseconds(self, engine: str) -> float:
-        """Return the median duration of an inference with an engine in milliseconds."""
+        """Return the median duration of one inference with an engine, in ms."""
         return 1e3 * float(np.median(self.engines[engine].wall[self.counted_rounds]))
 
     def ratio(self, engine: str, rival: str, *, cpu: bool = False) -> Ratio:
-        """Return the duration of one engine relative to another one.
+        """Return the duration of an inference with one engine, divided by that with another engine.
 
         Args:
             engine: engine in the numerator.
             rival: engine in the denominator.
             cpu: compare processor time instead of wall-clock time.
+
+        Returns:
+            The median ratio over the counted rounds, with a 95 % interval.
         """
         mine, theirs = self.engines[engine], self.engines[rival]
         above, below = (mine.cpu, theirs.cpu) if cpu else (mine.wall, theirs.wall)
@@ -149,10 +151,13 @@ class Ratio:
 
 
 def ratio_of(ratios: Floats) -> Ratio:
-    """Return the median of a ratio over rounds, with a bootstrap interval.
+    """Return the median of ratios over rounds, with a 95 % bootstrap interval.
 
     Args:
         ratios: one ratio per round, float array of shape (rounds,).
+
+    Returns:
+        The median and the interval. With a single round, the interval is that ratio.
     """
     middle = float(np.median(ratios))
     if len(ratios) < 2:
@@ -172,14 +177,18 @@ def time_engines(
 ) -> Timed:
     """Measure how long engines take for an inference, each engine in its own process.
 
-    The engines take turns, so that a disturbance of the machine affects all of them.
+    The engines take turns, so that slow changes of the machine's speed affect all of them.
 
     Args:
-        sources: artifact or ONNX file of each engine.
-        inputs: arrays by name, in the shapes of the network.
+        sources: artifact or ONNX file, by name of the engine. The outputs of the first engine are
+            the reference for the others.
+        inputs: arrays by input name, in the shapes of the network.
         threads: number of threads of each engine.
-        rounds: limits of the measurement.
-        emit: called with an event after each round.
+        rounds: number of rounds and their duration.
+        emit: called with a `RoundTimed` event after each round.
+
+    Returns:
+        The measurements of all engines.
 
     Raises:
         EngineError: an engine does not support the network.
@@ -221,14 +230,14 @@ def _process(stack: ExitStack) -> RpcProcess:
 def _open_engine(
     name: str, process: RpcProcess, source: Path, threads: int, inputs: Arrays
 ) -> tuple[list[NDArray[Any]], int]:
-    """Load a network into an engine that runs in a child process, and run it once.
+    """Load a network into an engine that runs in a child process, and run one inference.
 
     Args:
         name: name of the engine.
         process: the child process.
         source: artifact or ONNX file.
         threads: number of threads.
-        inputs: arrays by name, in the shapes of the network.
+        inputs: arrays by input name, in the shapes of the network.
 
     Returns:
         The outputs of the network, and the peak memory of the process in bytes.
@@ -261,6 +270,12 @@ def _ask_engine(
 def _round(
     processes: Mapping[str, RpcProcess], number: int, seconds: float, threads: int
 ) -> tuple[dict[str, float], dict[str, float], bool]:
+    """Measure every engine once.
+
+    Returns:
+        Median wall-clock seconds per inference and mean processor seconds per inference, by name of
+        the engine, and True if the round was quiet.
+    """
     names = list(processes)
     wall: dict[str, float] = {}
     cpu: dict[str, float] = {}
@@ -280,7 +295,7 @@ def _rotate_names(names: Sequence[str], number: int) -> Iterator[str]:
 
 
 def _stolen_ticks() -> int:
-    """Return the clock ticks that the machine's host gave to other machines; 0 if unknown."""
+    """Return the clock ticks that the hypervisor gave to other virtual machines; 0 if unknown."""
     try:
         fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
         return int(fields[8])
@@ -289,13 +304,14 @@ def _stolen_ticks() -> int:
 
 
 def _difference(outputs: Sequence[NDArray[Any]], wanted: Sequence[NDArray[Any]]) -> float:
-    """Return the largest relative difference between two engines' outputs.
+    """Return the largest relative difference between the outputs of two engines.
 
-    The result is infinite if their shapes differ.
+    The difference of an output is its largest absolute difference, divided by the largest absolute
+    value of the reference. It is infinite if the shapes differ.
 
     Args:
         outputs: outputs of an engine.
-        wanted: outputs of the first engine.
+        wanted: outputs of the first engine, the reference.
     """
     if [array.shape for array in outputs] != [array.shape for array in wanted]:
         return float("inf")

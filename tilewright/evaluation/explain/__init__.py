@@ -1,4 +1,6 @@
-"""Explains the choices of a finished run from its folder, by training its models again.
+"""Explains a finished run from its output directory, by training its cost models again.
 
-The stages are: finished_run → refitted_models (`explain_run`) → figures → recommendations
+The modules run in this order: `finished_run` reads the run, `refitted_models` (`explain_run`)
+trains and evaluates the models, `figures` computes the statistics, and `recommendations` derives
+advice.
 """

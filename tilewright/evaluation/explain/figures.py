@@ -1,4 +1,4 @@
-"""Figures of an explained run: the most influential features of each model, and its accuracy."""
+"""Statistics of an explained run: the most influential features of each model, and its accuracy."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from tilewright.evaluation.explain.refitted_models import Explained, Floats, Jud
 from tilewright.search.explorer import ROLES
 
 FASTEST = 0.1
-"""Fraction of the valid configs that counts as the fastest ones, which a veto should not reject."""
+"""Fraction of the valid configs that counts as the fastest. Model V should not reject them."""
 MIXED = 0.25
 """Absolute rank correlation below which the effect of a feature has no clear direction."""
 
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """Influence of features on one of the tuner's models, over all workloads.
+    """Influence of features on one of the tuner's models, averaged over the workloads.
 
     Attributes:
-        role: the model: "P" (latency), "V" (validity) or "A" (latency from the compiled program).
-        exact: the influences are exact and not sampled.
-        corrects: the model only learns the error of a closed-form estimate.
+        role: the model: "P" (latency), "V" (validity) or "A" (latency from features of the compiled
+            program).
+        exact: True if the influences are exact, False if they are sampled.
+        corrects: True if the model predicts only the error of a closed-form estimate.
         features: the features, most influential first.
     """
 
@@ -34,14 +35,14 @@ class ModelSummary:
     features: tuple[Ranked, ...]
 
     def top_features(self, count: int) -> list[Ranked]:
-        """Return the first `count` features that have any influence.
+        """Return the `count` most influential features, without features that have no influence.
 
         The result is empty if the model is constant.
         """
         return [feature for feature in self.features if feature.share > 0][:count]
 
     def effect(self, feature: Ranked) -> str:
-        """Return a word for the effect of large values of a feature, such as "slower"."""
+        """Return a word for the effect of large feature values, such as "slower" or "mixed"."""
         if abs(feature.direction) < MIXED:
             return "mixed"
         rises = feature.direction > 0
@@ -52,18 +53,19 @@ class ModelSummary:
 
 @dataclass(frozen=True)
 class ModelAccuracy:
-    """Accuracy of the models P, V and A; NaN if it cannot be computed.
+    """Accuracy of the models P, V and A. A value that cannot be computed is NaN.
 
     P predicts the latency of a schedule, V the probability that it is valid, and A the latency from
-    properties of the compiled program.
+    features of the compiled program.
 
     Attributes:
         p_rmse: root-mean-square error of P in log2 of the latency.
-        p_rank: Spearman's rank correlation of P within a workload, averaged over workloads.
+        p_rank: Spearman's rank correlation between predicted and true latency within a workload,
+            averaged over workloads.
         a_rmse: root-mean-square error of A in log2 of the latency.
-        a_rank: rank correlation of A, like `p_rank`.
+        a_rank: rank correlation of A, computed like `p_rank`.
         v_auc: area under the ROC curve of V.
-        v_brier: mean squared error of V's probabilities.
+        v_brier: Brier score of V, the mean squared error of its probabilities.
     """
 
     p_rmse: float
@@ -76,13 +78,13 @@ class ModelAccuracy:
 
 @dataclass(frozen=True)
 class Vetoed:
-    """How many good configs Model V, which predicts validity, would wrongly reject.
+    """Fractions of good configs that Model V, which predicts validity, would wrongly reject.
 
-    The fractions are of valid configs that were never tried; NaN if there are none.
+    The fractions refer to valid configs that the run never tried. They are NaN if there are none.
 
     Attributes:
-        valid: fraction of all valid configs.
-        fast: fraction of the fastest valid configs (`FASTEST`).
+        valid: rejected fraction of all valid configs.
+        fast: rejected fraction of the fastest valid configs (see `FASTEST`).
     """
 
     valid: float
@@ -90,7 +92,7 @@ class Vetoed:
 
 
 def model_summaries(explained: Sequence[Explained]) -> list[ModelSummary]:
-    """Return summaries of the models that the tuner trained, in the order of `ROLES`."""
+    """Return one summary per model that the tuner trained, in the order of `ROLES`."""
     summaries = []
     for role in ROLES:
         influences = [
@@ -107,7 +109,7 @@ def model_summaries(explained: Sequence[Explained]) -> list[ModelSummary]:
 
 
 def accuracy(judged: Sequence[JudgedWorkload]) -> ModelAccuracy:
-    """Return the accuracy of the models over the predictions for all workloads."""
+    """Return the accuracy of the models, computed from the predictions for all workloads."""
     p, a, v = (pool_predictions(judged, role) for role in "PAV")
     return ModelAccuracy(
         p_rmse=rmse(p),
@@ -122,7 +124,7 @@ def accuracy(judged: Sequence[JudgedWorkload]) -> ModelAccuracy:
 def vetoed_shares(explained: Sequence[Explained]) -> Vetoed:
     """Return the fractions of valid configs that Model V (validity) would wrongly reject.
 
-    Only configs that were never tried are considered.
+    Only random configs that the run never tried are considered.
     """
     return Vetoed(vetoed_fraction(explained), vetoed_fraction(explained, FASTEST))
 
@@ -136,9 +138,10 @@ class Ranked:
 
     Attributes:
         name: name of the feature.
-        share: share of the total influence.
-        direction: rank correlation between the value of the feature and its effect; 1 means that
-            large values increase the prediction.
+        share: the feature's mean absolute Shapley value, as a fraction of the sum over all
+            features.
+        direction: rank correlation between the value of the feature and its Shapley value; 1 means
+            that large values increase the prediction.
         text: description of the feature.
     """
 
@@ -151,8 +154,8 @@ class Ranked:
 def rank_features(explained: Sequence[Explained], role: str) -> list[Ranked]:
     """Return the features of a model, most influential first.
 
-    Workloads for which the model is constant are left out. If it is always constant, all shares are
-    0.
+    Workloads for which the model is constant are left out. If the model is constant for every
+    workload, all shares are 0.
 
     Args:
         explained: the workloads.
@@ -189,14 +192,14 @@ def rank_features(explained: Sequence[Explained], role: str) -> list[Ranked]:
 
 
 def pool_predictions(judged: Sequence[JudgedWorkload], role: str) -> Floats:
-    """Return the predictions of a model and the true values, over all workloads.
+    """Concatenate the predictions of a model and the true values over all workloads.
 
     Args:
         judged: predictions for each workload.
         role: the model: "P", "V" or "A".
 
     Returns:
-        Float array of shape (2, n).
+        Predictions and true values, float array of shape (2, n).
     """
     parts = [workload.pairs[role][:2] for workload in judged if role in workload.pairs]
     return np.concatenate([np.empty((2, 0)), *parts], axis=1)
@@ -223,10 +226,10 @@ def mean_rank(judged: Sequence[JudgedWorkload], role: str) -> float:
 
 
 def brier(pair: Floats) -> float:
-    """Return the mean squared error of predicted probabilities; NaN if there are none.
+    """Return the Brier score, the mean squared error of probabilities; NaN if there are none.
 
     Args:
-        pair: probabilities, and 1 or 0 as the true values, float array of shape (2, n).
+        pair: predicted probabilities, and labels 1 or 0, float array of shape (2, n).
     """
     return float(np.mean((pair[0] - pair[1]) ** 2)) if pair.shape[1] else float("nan")
 
@@ -235,11 +238,11 @@ def vetoed_fraction(explained: Sequence[Explained], fastest: float = 1.0) -> flo
     """Return the fraction of valid untried configs that Model V (validity) would reject.
 
     V rejects a config if the predicted probability is below its threshold. The result is NaN if
-    there are no such configs.
+    there are no valid untried configs.
 
     Args:
         explained: the workloads.
-        fastest: consider only this fraction of each workload's configs, the fastest ones.
+        fastest: consider only this fraction of each workload's valid configs, the fastest ones.
     """
     below: list[bool] = []
     for explanation in explained:
@@ -254,13 +257,13 @@ def vetoed_fraction(explained: Sequence[Explained], fastest: float = 1.0) -> flo
 
 
 def average_ranks(values: Floats) -> Floats:
-    """Return ranks from 1, float array of shape (n,). Equal values get their mean rank."""
+    """Return ranks from 1, float array of shape (n,). Equal values share their mean rank."""
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray(np.cumsum(counts) - (counts - 1) / 2)[places]
 
 
 def rank_correlation(a: Floats, b: Floats) -> float:
-    """Return Spearman's rank correlation; 0 if an array is constant or n < 3.
+    """Return Spearman's rank correlation of two arrays; 0 if an array is constant or n < 3.
 
     Args:
         a: float array of shape (n,).
@@ -274,12 +277,13 @@ def rank_correlation(a: Floats, b: Floats) -> float:
 
 
 def area_under_roc(positive: NDArray[np.bool_], scores: Floats) -> float:
-    """Return the probability that a positive row has a higher score than a negative one.
+    """Return the area under the ROC curve; NaN if all rows belong to one class.
 
-    It is computed from the Mann-Whitney statistic, and NaN if there is only one class.
+    The area is the probability that a positive row has a higher score than a negative row. It is
+    computed from the Mann-Whitney statistic.
 
     Args:
-        positive: class of each row, bool array of shape (n,).
+        positive: True for positive rows, bool array of shape (n,).
         scores: score of each row, float array of shape (n,).
     """
     count = int(positive.sum())
@@ -290,7 +294,9 @@ def area_under_roc(positive: NDArray[np.bool_], scores: Floats) -> float:
 
 
 def calibration(positive: Floats, chance: Floats, bins: int) -> tuple[Floats, Floats]:
-    """Return the mean probability and the fraction of positives in bins of equal size.
+    """Return the points of a calibration curve: mean probability and fraction of positives per bin.
+
+    The bins hold about equally many rows.
 
     Args:
         positive: 1 for positive rows, 0 for others, float array of shape (n,).
@@ -298,8 +304,8 @@ def calibration(positive: Floats, chance: Floats, bins: int) -> tuple[Floats, Fl
         bins: number of bins.
 
     Returns:
-        Two float arrays of shape (m,). Bins that are empty because of equal probabilities are left
-        out.
+        Mean probabilities and fractions of positives, two float arrays of shape (m,), m ≤ `bins`.
+        Bins that are empty because of equal probabilities are left out.
     """
     edges = np.quantile(chance, np.linspace(0, 1, bins + 1)[1:-1])
     place = np.searchsorted(edges, chance)

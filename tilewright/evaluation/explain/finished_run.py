@@ -1,4 +1,4 @@
-"""Reads a finished run: network, target, tuner, all trials in order, and the search's progress."""
+"""Reads a finished run: its network, target, tuner and all its trials in order."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from tilewright.tuning.run_figures import best_so_far
 
 
 class FolderError(TilewrightError):
-    """A folder does not contain a finished run."""
+    """Error for a folder that does not contain a finished run."""
 
 
 @dataclass(frozen=True)
 class TunedFolder:
-    """A finished run in the folder that `tilewright tune` wrote.
+    """A finished run, read from the output directory of `tilewright tune`.
 
     Attributes:
-        path: the folder.
+        path: the output directory.
         network: name of the network.
-        target: the target, rebuilt.
-        kind: kind of the target.
+        target: the target, rebuilt from its specification.
+        kind: type of the target, for example "vta".
         space: name of the schedule space.
         recorded_on: fingerprint of the target during the run.
         workloads: the workloads.
-        tuner_config: the tuner.
+        tuner_config: the tuner and its options.
         seed: seed of the run.
         batch: number of trials per round.
-        counts: calls of each workload per inference, by its ID.
-        titles: name of each workload in tables, by its ID.
-        problems: trials that could not be used, of those that were read so far.
+        counts: calls of each workload per inference, by workload ID.
+        titles: name of each workload in tables, by workload ID.
+        problems: messages about stored trials that could not be read. `rounds` appends to it.
     """
 
     path: Path
@@ -65,14 +65,14 @@ class TunedFolder:
 
     @property
     def target_changed(self) -> bool:
-        """Whether the lowering or the simulator has changed since the run."""
+        """Whether the target's lowering, simulator or compiler has changed since the run."""
         return self.target.fingerprint != self.recorded_on
 
     def rounds(self, workload: Workload) -> list[FinishedRound]:
-        """Return the rounds in which a workload was tuned.
+        """Return the recorded rounds of a workload, in order.
 
         Raises:
-            FolderError: there are no trials of the workload.
+            FolderError: no trial of the workload is stored.
             WorkloadError: the target has no schedule for the workload.
         """
         cold = run_id(self.tuner_config.explorer, self.seed, self.batch)
@@ -82,7 +82,7 @@ class TunedFolder:
             runs = [
                 key for key in store.runs().values() if key[:2] == (workload.id, self.recorded_on)
             ]
-            # A run that did not start cold has another name.
+            # Runs with --warm-start or shared trials have other IDs, so try these last.
             for key in sorted(runs, key=lambda key: (key[2] != cold, key[2])):
                 rounds = rounds or StoredRun(store, key, space).finished_rounds()
             self.problems.extend(text for text in store.problems if text not in self.problems)
@@ -92,7 +92,7 @@ class TunedFolder:
 
 
 class _WrittenTarget(BaseModel):
-    """The target in `schedules.json`."""
+    """The target's entry in `schedules.json`."""
 
     kind: str
     fingerprint: str
@@ -108,26 +108,26 @@ class _WrittenSchedule(BaseModel):
 
     @property
     def parsed(self) -> Workload:
-        """The workload. Raises `WorkloadError` if its text is invalid."""
+        """Workload of the schedule. Reading it raises `WorkloadError` if the text is invalid."""
         return parse_workload(self.workload, self.epilogue)
 
 
 class _ExplainedSchedules(BaseModel):
-    """Fields of `schedules.json` that are used."""
+    """Fields of `schedules.json` that an explanation needs."""
 
     target: _WrittenTarget
     schedules: list[_WrittenSchedule]
 
 
 class _WrittenWorkload(BaseModel):
-    """Number of calls of a workload."""
+    """A workload's entry in `summary.json`: its ID and its number of calls per inference."""
 
     id: str
     count: int
 
 
 class _ExplainedSummary(BaseModel):
-    """Fields of `summary.json` that are used."""
+    """Fields of `summary.json` that an explanation needs."""
 
     network: str
     tuner: str
@@ -139,7 +139,13 @@ class _ExplainedSummary(BaseModel):
 
 
 def read_folder(path: Path) -> TunedFolder:
-    """Read the run in a folder.
+    """Read a finished run from its output directory.
+
+    Args:
+        path: the output directory.
+
+    Returns:
+        The run. Its trials are read only when `TunedFolder.rounds` is called.
 
     Raises:
         FolderError: the folder does not contain a readable finished run.
@@ -171,8 +177,8 @@ def read_folder(path: Path) -> TunedFolder:
 
 
 LATE = 0.25
-"""Last fraction of the trials. An improvement in it suggests that more trials would improve
-further."""
+"""Fraction of the trials, at the end of a run, that counts as late. A late improvement suggests
+that more trials would improve the schedule further."""
 
 
 @dataclass(frozen=True)
@@ -180,11 +186,11 @@ class Trajectory:
     """Progress of the search for one workload.
 
     Attributes:
-        best: latency of the fastest valid trial so far, float array of shape (trials,); NaN before
-            the first valid trial.
+        best: latency of the fastest valid trial so far, float array of shape (trials,), in cycles
+            if the target counts them and otherwise in seconds; NaN before the first valid trial.
         limit: lower bound of the latency in the same unit; NaN if it is unknown.
-        failures: number of invalid trials by status.
-        reasons: number of invalid trials by reason.
+        failures: number of invalid trials, by status.
+        reasons: number of invalid trials, by reason.
         calls: calls of the workload per inference.
     """
 
@@ -201,20 +207,20 @@ class Trajectory:
 
     @property
     def cost(self) -> float:
-        """Latency of the best trial times the calls per inference; NaN without a valid trial."""
+        """Latency of the best trial times the calls per inference; NaN if no trial is valid."""
         return float(self.best[-1]) * self.calls if self.trials else float("nan")
 
     @property
     def above(self) -> float:
-        """Latency of the best trial divided by its lower bound."""
+        """Latency of the best trial divided by the lower bound of the latency."""
         return float(self.best[-1]) / self.limit if self.trials else float("nan")
 
     @property
     def late_gain(self) -> float:
-        """Relative improvement in the last fraction of the trials (`LATE`).
+        """Relative speed-up that the last quarter (`LATE`) of the trials brought.
 
-        It is 0 if there was none, infinite if the first valid trial was among them, and NaN if
-        there is no valid trial.
+        It is 0 without an improvement, infinite if the first valid trial was in that quarter, and
+        NaN if no trial is valid.
         """
         if not self.trials or np.isnan(self.best[-1]):
             return float("nan")
@@ -223,7 +229,7 @@ class Trajectory:
 
     @property
     def last_improvement(self) -> int:
-        """Number of the best trial, from 1; 0 if no trial is valid."""
+        """Number of the trial that found the best schedule, from 1; 0 if no trial is valid."""
         result = (
             np.flatnonzero(self.best == self.best[-1]) if self.trials else np.empty(0, np.int64)
         )
@@ -237,8 +243,11 @@ def trajectory_of(folder: TunedFolder, workload: Workload) -> Trajectory:
         folder: the run.
         workload: the workload.
 
+    Returns:
+        The progress, in the order of the trials.
+
     Raises:
-        FolderError: there are no trials of the workload.
+        FolderError: no trial of the workload is stored.
     """
     rounds = [done.measured for done in folder.rounds(workload)]
     valid = np.concatenate([round_.valid for round_ in rounds])

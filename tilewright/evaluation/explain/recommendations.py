@@ -1,4 +1,4 @@
-"""Recommends what to do after a run, based on its figures."""
+"""Derives recommendations from the statistics of a finished run, such as a number of trials."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tilewright.evaluation.explain.finished_run import TunedFolder
 from tilewright.evaluation.explain.refitted_models import Explained
 from tilewright.targets.registry import kind_of
 
-_GAIN = 0.005  # an improvement worth more trials
-_FAR = 1.25  # times its bound: a layer that is far from it
-_HEAVY = 0.05  # share of an inference from which a layer is worth a word
-_FAILING = 0.3  # share of trials, from which failures are
-_SURE, _MISSED = 0.1, 0.05  # error of V's chances, and share of the fast that it costs
-_NAMED = 3  # layers in a sentence
+_GAIN = 0.005  # late improvement from which more trials are advised
+_FAR = 1.25  # a layer slower than this multiple of its bound is far from it
+_HEAVY = 0.05  # share of the inference from which a layer is worth mentioning
+_FAILING = 0.3  # share of invalid trials from which failures are mentioned
+_SURE, _MISSED = 0.1, 0.05  # accepted bias of V, and share of fast configs it may reject
+_NAMED = 3  # maximum number of layers named in a sentence
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Advice:
     """A recommendation.
 
     Attributes:
-        finding: sentence about what the figures show.
-        action: sentence about what to do.
+        finding: sentence about what the run shows.
+        action: sentence about what the user should do.
     """
 
     finding: str
@@ -36,11 +36,14 @@ class Advice:
 
 
 def advice_of(folder: TunedFolder, explained: Sequence[Explained]) -> list[Advice]:
-    """Return recommendations for a run, most important first; empty if there are none.
+    """Return recommendations for a run.
 
     Args:
         folder: the run.
         explained: explanation of each workload.
+
+    Returns:
+        The recommendations, most important first; empty if there are none.
     """
     rules: list[Callable[[TunedFolder, Sequence[Explained]], Advice | None]] = [
         _without_valid, _advise_on_failures, _advise_on_bounds, _advise_on_trials, _veto, _too_long,
@@ -65,7 +68,8 @@ def _without_valid(folder: TunedFolder, explained: Sequence[Explained]) -> Advic
 def _advise_on_failures(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
     """Advise what to do if many trials are invalid.
 
-    Either the space is unsuitable, or Model V (validity) has not learned enough.
+    The advice is a space with more valid schedules, a tuner that predicts validity, or more trials
+    for Model V (validity).
     """
     failures, reasons, trials = Counter[str](), Counter[str](), 0
     for explanation in explained:
@@ -147,7 +151,10 @@ def _advise_on_trials(folder: TunedFolder, explained: Sequence[Explained]) -> Ad
 
 
 def _veto(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
-    """Advise if the probabilities of Model V (validity) are wrong or it rejects good schedules."""
+    """Advise what to do if Model V (validity) rejects fast schedules or is biased.
+
+    A biased model predicts too many or too few valid configs on average.
+    """
     pair = pool_predictions([explanation.unseen for explanation in explained], "V")
     if not pair.shape[1] or np.ptp(pair[1]) == 0:
         return None
@@ -175,7 +182,7 @@ def _veto(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
 
 
 def _too_long(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
-    """Advise what to do if all layers stopped improving long before the end."""
+    """Advise a smaller number of trials if no layer improved in the second half of the run."""
     last = max(explanation.trajectory.last_improvement for explanation in explained)
     whole = -(-last // folder.batch) * folder.batch
     if not last or 2 * whole > _most_trials(explained):

@@ -1,15 +1,17 @@
-"""Explains the choices of a run: the influence of features on P, V and A, and their accuracy.
+"""Computes the accuracy of a run's cost models and the influence of each feature on them.
 
-The models are those of the run, trained again round by round on its recorded trials. They are
-evaluated twice: on each batch before they learn from it, and at the end on random configs that were
-never tried. The latter are measured here, in addition to the run.
+The models are P (latency), V (validity) and A (latency from features of the compiled program). They
+are trained again, round by round, on the recorded trials of the run. They are evaluated twice: on
+each batch before they learn from it, and at the end on random configs that the run never tried.
+Those configs are measured here, in addition to the trials of the run.
 
-The influence of a feature on a prediction is its Shapley value. For boosted trees, both libraries
-compute it exactly (`pred_contribs`), in the unit of the model, which is log-odds for a classifier.
-See Lundberg et al., Consistent Individualized Feature Attribution for Tree Ensembles, 2018. For
-other models, it is estimated with random orders of the features, from a random background row to
-the explained row, forwards and backwards. See Štrumbelj & Kononenko, Explaining prediction models
-and individual predictions with feature contributions, 2014.
+The influence of a feature on a prediction is its Shapley value. XGBoost and LightGBM compute it
+exactly for boosted trees (`pred_contribs`), in the unit of the raw prediction, which is log-odds
+for a classifier. See Lundberg et al., Consistent Individualized Feature Attribution for Tree
+Ensembles, 2018. For other models, it is estimated by sampling. Starting from a random background
+row, the features are replaced one by one, in random order, by those of the explained row; each
+order is used forwards and backwards. See Štrumbelj & Kononenko, Explaining prediction models and
+individual predictions with feature contributions, 2014.
 """
 
 from __future__ import annotations
@@ -43,13 +45,13 @@ from tilewright.targets.base import Lowered, Measurements, Target
 from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
 
-_EXPLAINED = {True: 256, False: 96}  # rows explained by exact and by sampled values
-_BACKGROUND = 128  # rows that stand for the absence of a feature
+_EXPLAINED = {True: 256, False: 96}  # number of explained rows: exact and sampled Shapley values
+_BACKGROUND = 128  # number of rows from which absent features take their values
 Floats = NDArray[np.float64]
 
 
 class ExplainError(TilewrightError):
-    """There is nothing to explain about a run."""
+    """Error for a run that cannot be explained, for example because it has no cost models."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,8 @@ class Influence:
         x: values of the features, float array of shape (rows, features).
         values: Shapley values, float array of shape (rows, features): in log2 of the latency for P
             and A, and in log-odds (trees) or probability for V.
-        exact: the values are exact and not sampled.
-        corrects: the model only learns the error of an estimate.
+        exact: True if the values are exact, False if they are sampled.
+        corrects: True if the model predicts only the error of a closed-form estimate.
         texts: description of each feature; "" if there is none.
     """
 
@@ -71,17 +73,18 @@ class Influence:
     values: Floats
     exact: bool
     corrects: bool
-    texts: tuple[str, ...] = ()  # what each feature is, in words; "" where nobody says
+    texts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class JudgedWorkload:
-    """Predictions of each model for a workload, together with the true values.
+    """Predictions of each model for configs of one workload, together with the true values.
 
     Attributes:
-        pairs: for the models P and A, predicted and true log2 latency of valid configs, float array
-            of shape (2, n). For V, the predicted probability, 1 for valid configs and 0 for others,
-            and log2 latency or NaN, float array of shape (3, n).
+        pairs: arrays by model. For P and A: predicted and true log2 latency of valid configs, float
+            array of shape (2, n). For V: the predicted probability, the label (1 for valid configs,
+            0 for others), and the true log2 latency (NaN for invalid configs), float array of shape
+            (3, n).
     """
 
     pairs: dict[str, Floats]
@@ -95,36 +98,40 @@ class Explained:
         workload: the workload.
         title: name of the workload in tables.
         trials: number of trials.
-        valid_share: fraction of valid configs in the space, estimated from random configs.
-        influences: influence of features on each model.
+        valid_share: fraction of valid configs in the space, estimated from random untried configs;
+            1 if there are none.
+        influences: influence of features on each model, by model.
         before: predictions for each batch before the models learned from it.
         unseen: predictions of the final models for random untried configs.
-        threshold: threshold of V's veto; 0 if there is none.
+        threshold: probability below which Model V rejects a config; 0 if it rejects none.
         trajectory: progress of the search.
     """
 
     workload: Workload
     title: str
     trials: int
-    valid_share: float  # of the space, estimated from random configs
+    valid_share: float
     influences: dict[str, Influence]
-    before: JudgedWorkload  # each batch, before the models learned from it
-    unseen: JudgedWorkload  # random configs of the space, by the final models
-    threshold: float  # of V's veto; 0 if it has none
-    trajectory: Trajectory  # what the trials came to, one after the other
+    before: JudgedWorkload
+    unseen: JudgedWorkload
+    threshold: float
+    trajectory: Trajectory
 
 
 def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed: int) -> Explained:
-    """Train the models of a workload again and evaluate them.
+    """Train the cost models of a workload again and evaluate them.
 
     Args:
         folder: the run.
         workload: the workload.
-        samples: number of random configs for the evaluation.
-        seed: seed of these configs.
+        samples: number of random untried configs on which the final models are evaluated.
+        seed: seed for drawing these configs.
+
+    Returns:
+        The influence of features, the predictions, and the progress of the search.
 
     Raises:
-        ExplainError: the tuner has no models, or uses them only within its own search.
+        ExplainError: the tuner has no trained models, or its models cannot predict given configs.
     """
     target, explorer = folder.target, folder.tuner_config.explorer
     run, task = LocalRunner(), make_task(target, workload, explorer, folder.seed)
@@ -177,9 +184,9 @@ class _Asked:
     """Predictions of a model for some configs.
 
     Attributes:
-        input: features of the configs, as the model gets them.
-        said: prediction for each config, including the closed-form estimate (`input.offset`) whose
-            error the model may have learned.
+        input: features of the configs, in the form that the model gets.
+        said: prediction for each config, shape (n,). If the model predicts the error of a
+            closed-form estimate, the estimate (`input.offset`) is already added.
     """
 
     input: ModelInput
@@ -199,7 +206,7 @@ def _predict_configs(
         lowered: the compiled configs.
 
     Returns:
-        The predictions by model: "P", "V" and "A".
+        The predictions by model ("P", "V" and "A"), without models that cannot predict the configs.
     """
     inputs = explorer.model_inputs(problem, state, history, lowered)
     return {
@@ -218,7 +225,7 @@ def _pair_with_results(asked: dict[str, _Asked], measured: Measurements) -> dict
         measured: the measurements.
 
     Returns:
-        The arrays of `JudgedWorkload.pairs`.
+        The arrays of `JudgedWorkload.pairs`, by model.
     """
     pairs = {}
     for role, item in asked.items():
@@ -257,9 +264,9 @@ def _influence(model: CostModel, asked: _Asked, learned: _Asked, seed: int) -> I
 
     Args:
         model: the model.
-        asked: configs whose predictions are explained.
+        asked: configs whose predictions are explained; at most `_EXPLAINED` of them are drawn.
         learned: configs on which the model was trained; they represent its usual inputs.
-        seed: seed for drawing configs and sampling values.
+        seed: seed for drawing configs and for sampled Shapley values.
     """
     exact, features = is_exact(model), asked.input.features
     rng = np.random.default_rng(seed)
@@ -280,19 +287,20 @@ _ORDERS = 8
 
 
 def shapley_values(model: CostModel, x: Features, background: Features, seed: int = 0) -> Floats:
-    """Return the Shapley values of features.
+    """Return the Shapley value of each feature for the prediction of each row.
 
-    The values of a row add up to the difference between its prediction and a mean prediction: for
-    boosted trees the library's own, otherwise that over the background rows that were drawn.
+    The values of a row sum to the difference between its prediction and a mean prediction. For
+    boosted trees, the mean is the base value of XGBoost or LightGBM. For other models, it is the
+    mean prediction over the background rows that were drawn for the row.
 
     Args:
         model: the model.
-        x: rows to explain.
+        x: n rows to explain.
         background: rows that represent the usual inputs of the model; not used for boosted trees.
         seed: seed for sampled values; not used for boosted trees.
 
     Returns:
-        Float array of shape (rows, features).
+        Float array of shape (n, features).
     """
     if not isinstance(model, Boosted):
         return _sample_influences(model, x, background, seed)
@@ -319,7 +327,7 @@ def _sample_influences(model: CostModel, x: Features, background: Features, seed
         order = rng.permutation(features)
         start = there[rng.integers(0, len(there), rows)]
         for walk in (order, order[::-1]):
-            # Step k has the first k features of the walk from x, the others from the background.
+            # In step k, the first k features of the order are those of x, the rest background.
             taken = np.zeros((features + 1, 1, features), dtype=np.bool_)
             for k, feature in enumerate(walk):
                 taken[k + 1 :, 0, feature] = True
@@ -335,16 +343,20 @@ def explain_run(
     seed: int,
     progress: Callable[[int, Workload], None] = lambda place, workload: None,
 ) -> list[Explained]:
-    """Train the models of every workload again and evaluate them.
+    """Train the cost models of every workload again and evaluate them.
 
     Args:
         folder: the run.
-        samples: number of random configs per workload for the evaluation.
-        seed: seed of these configs.
-        progress: called before each workload with its index and the workload.
+        samples: number of random untried configs per workload on which the final models are
+            evaluated.
+        seed: seed for drawing these configs.
+        progress: called before each workload, with its index and the workload.
+
+    Returns:
+        One explanation per workload.
 
     Raises:
-        ExplainError: there is nothing to explain or to evaluate.
+        ExplainError: `samples` is less than 1, or a workload has no models that can be evaluated.
         FolderError: trials are missing.
     """
     if samples < 1:
@@ -352,7 +364,7 @@ def explain_run(
             f"--samples {samples} is too small; evaluate the models on at least 1 config"
         )
     explained = []
-    with BLAS_ON_ONE_THREAD:  # matrices are small: threads would wait for each other
+    with BLAS_ON_ONE_THREAD:  # with small matrices, threads mostly wait for each other
         for place, workload in enumerate(folder.workloads):
             progress(place, workload)
             explained.append(explain_workload(folder, workload, samples, seed))

@@ -1,8 +1,8 @@
-"""Search methods for co-design: their common interface and their registry.
+"""Registry and common interface of the search methods for co-design.
 
-A method requests measurements until it is done or the evaluator raises `BudgetSpent`, which it does
-not catch. All its random numbers come from its seed, so that the same answers lead to the same
-requests.
+A method requests measurements until it is done, or until the evaluator raises `BudgetSpent`, which
+the method does not catch. All its random numbers come from its seed, so that the same measurements
+lead to the same requests. A stopped run can therefore resume.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tilewright.search.registry import MissingExtra, OptionError
 
 
 class MethodOptions(BaseModel):
-    """Base class of the options of a method. The description of each field is its documentation."""
+    """Base class of the options of a method. The fields' descriptions are their documentation."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class CodesignMethod(Protocol):
-    """Interface of co-design methods, which search machines and schedules of layers together."""
+    """Interface of co-design methods, which search for machines and schedules together."""
 
     def __init__(self, options: MethodOptions) -> None: ...
 
@@ -37,7 +37,7 @@ class CodesignMethod(Protocol):
 
         Args:
             problem: the co-design problem.
-            evaluator: measures schedules within the budget.
+            evaluator: measures schedules within the budget, and keeps all measurements.
             seed: seed of the random numbers.
 
         Raises:
@@ -56,7 +56,7 @@ _METHODS: Mapping[str, str] = {
 }
 """Module and class of each method in `hardware_search.methods`."""
 _NEEDS = {"chameleon": ("jax", "optax"), "dcoc": ("jax", "optax")}
-"""Modules that a method requires; the extra `neural` installs them."""
+"""Python packages that a method requires. `pip install 'tilewright[neural]'` installs them."""
 
 
 def method_names() -> list[str]:
@@ -69,7 +69,10 @@ def make_method(name: str, options: Mapping[str, object] | None = None) -> Codes
 
     Args:
         name: name of the method.
-        options: values of its options.
+        options: values of its options, by name.
+
+    Returns:
+        The method.
 
     Raises:
         UnknownName: the method does not exist.
@@ -104,6 +107,9 @@ def generator(seed: int, *parts: int) -> np.random.Generator:
 
     Args:
         seed: seed of the search.
-        parts: numbers that identify the step.
+        parts: numbers that identify the step. Different steps get independent generators.
+
+    Returns:
+        The generator.
     """
     return np.random.default_rng([seed, *parts])

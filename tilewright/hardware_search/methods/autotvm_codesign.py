@@ -1,7 +1,7 @@
 """AutoTVM as a co-design method: its XGBTuner (TVM 0.14) over machines and schedules.
 
 Simulated annealing on the cost model changes one knob per move, either of the machine or of a
-layer. `search.tuners.autotvm` is the tuner for single layers.
+layer's schedule. The tuner for single layers is `search.tuners.autotvm`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class AutoTvmCodesign(PublishedMethod):
         self.options = options
 
     def begin(self, points: JointSpace, seed: int) -> None:
-        """Reset the method for a new search: there are no chains of simulated annealing yet."""
+        """Reset the method for a new search. The annealing chains start at the first proposal."""
         self.chains: Places | None = None
 
     def promising(
@@ -57,7 +57,10 @@ class AutoTvmCodesign(PublishedMethod):
         count: int,
         rng: np.random.Generator,
     ) -> Places:
-        """Return the points that simulated annealing finds to be the best by the reward model."""
+        """Return the points with the highest predicted reward that simulated annealing finds.
+
+        `PublishedMethod.promising` describes the arguments.
+        """
         if self.chains is None:
             self.chains = points.random(self.options.chains, rng)
         kept = _Kept(points, tried, max(self.options.plan, count))
@@ -79,7 +82,7 @@ class _Kept:
     Points whose machine cannot be built are left out.
 
     Args:
-        points: the space of the search.
+        points: the search space.
         tried: keys of the points that were tried, int array of shape (tried,).
         size: maximum number of points to keep.
     """
@@ -91,14 +94,14 @@ class _Kept:
         self.places: dict[int, NDArray[np.int64]] = {}
 
     def offer(self, places: Places, scores: Floats) -> bool:
-        """Add points that the chains have visited.
+        """Add points that the chains have visited, if they are among the best.
 
         Args:
             places: the points, int array of shape (n, knobs).
             scores: their predicted rewards, float array of shape (n,).
 
         Returns:
-            Whether one of the points is among the best.
+            True if at least one of the points is among the best.
         """
         keys = self.points.keys(places)
         scores = np.where(self.points.rows(places) < 0, -np.inf, scores)
@@ -120,10 +123,10 @@ def redraw_knobs(
     """Change one randomly chosen knob of each point to another value, as a step of annealing.
 
     Args:
-        points: the space of the search.
+        points: the search space.
         places: the points, int array of shape (points, knobs).
-        hardware: fraction of the points of which a hardware knob is changed; otherwise it is a knob
-            of a layer's schedule.
+        hardware: probability that the changed knob is a hardware knob. Otherwise it is a knob of a
+            layer's schedule.
         rng: random generator.
 
     Returns:

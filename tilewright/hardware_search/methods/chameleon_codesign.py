@@ -1,8 +1,8 @@
 """CHAMELEON as a co-design method (Ahn et al., ICLR 2020), over machines and schedules.
 
-One agent changes all knobs of the machine and of the layers by PPO. The points that it visits are
-clustered, and one point per cluster is measured. `search.tuners.chameleon` is the tuner for single
-layers.
+One agent, which is trained by PPO, changes all knobs of the machine and of the layers' schedules.
+The points that it visits are clustered, and one point per cluster is measured. The tuner for single
+layers is `search.tuners.chameleon`.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ class ChameleonCodesignOptions(CodesignPpoOptions):
 
 
 class ChameleonCodesign(PublishedMethod):
-    """Co-design with CHAMELEON: a PPO agent explores points, and clusters of them are measured.
+    """Co-design with CHAMELEON: a PPO agent explores points, and one point per cluster is measured.
 
-    The agent is kept from batch to batch.
+    A point is a machine with a schedule for every layer. The agent keeps its weights from batch to
+    batch.
     """
 
     Options = ChameleonCodesignOptions
@@ -64,7 +65,7 @@ class ChameleonCodesign(PublishedMethod):
         self.options = options
 
     def begin(self, points: JointSpace, seed: int) -> None:
-        """Create an untrained agent for the knobs of the space."""
+        """Create an untrained agent for the knobs of the search space."""
         self.agent = Agent(self.options, points.cardinalities, seed, {})
 
     def promising(
@@ -76,7 +77,10 @@ class ChameleonCodesign(PublishedMethod):
         count: int,
         rng: np.random.Generator,
     ) -> Places:
-        """Return the points that the agent visits, after training it with the reward model."""
+        """Train the agent with the reward model, and return points from clusters of its visits.
+
+        `PublishedMethod.promising` describes the arguments.
+        """
         met = [
             self.agent.explore(points.random(self.options.starts, rng), rewards)
             for _ in range(self.options.episodes)
@@ -90,10 +94,10 @@ class ChameleonCodesign(PublishedMethod):
         self, points: JointSpace, rewards: RewardModel, places: Places, times: NDArray[np.int64],
         tried: NDArray[np.int64], count: int, rng: np.random.Generator,
     ) -> Places:  # fmt: skip
-        """Cluster points, and propose one representative per cluster to measure.
+        """Cluster points, and choose one representative per cluster to measure.
 
         Args:
-            points: the space of the search.
+            points: the search space.
             rewards: predicts the rewards of points.
             places: the points to cluster, best first, int array of shape (points, knobs).
             times: how often the agent visited each point, int array of shape (points,).
@@ -102,14 +106,16 @@ class ChameleonCodesign(PublishedMethod):
             rng: random generator.
 
         Returns:
-            Untried points that can be built, int array of shape (n, knobs) with n ≤ `count`.
+            Untried points whose machines can be built, int array of shape (n, knobs) with n ≤
+            `count`.
         """
         if not len(places):
             return places
         columns = points.hardware_columns
         if self.options.clustered == "widest":
             columns = np.sort(np.argsort(-points.cardinalities, kind="stable")[:2])
-        # 8, 16, … 64 measurements in the paper: so many eighths of a batch, each of whole points.
+        # The paper tries 8, 16, … 64 measurements: one to eight eighths of a batch. Here they are
+        # numbers of points, which have one measurement per layer.
         counts = sorted({-(-count * eighths // 8) for eighths in range(1, 9)})
         seen_as = places[:, columns] / points.cardinalities[columns]
         label, centres = clusters(seen_as, times, counts, self.options.knee, rng)
@@ -126,7 +132,7 @@ class ChameleonCodesign(PublishedMethod):
             ).astype(np.int64)
             known = np.union1d(tried, points.keys(np.array(plan))) if plan else tried
             new = made[(points.rows(made) >= 0) & ~np.isin(points.keys(made), known)]
-            # What would overflow only if nothing else is left: modes of a cluster need not fit.
+            # Prefer points that fit the scratchpads, because the mode of a cluster need not fit.
             plan += list(new[np.argsort(rewards.overflowing(new) > 0, kind="stable")][:1])
         return np.array(plan, np.int64).reshape(-1, places.shape[1])
 
@@ -134,18 +140,21 @@ class ChameleonCodesign(PublishedMethod):
 def best_untried_points(
     points: JointSpace, rewards: RewardModel, met: Places, tried: NDArray[np.int64], most: int
 ) -> tuple[Places, NDArray[np.int64], NDArray[np.float64]]:
-    """Return the best distinct points that an agent visited, can be built and were not tried.
+    """Return the best distinct points that an agent visited and that were not tried yet.
+
+    Points whose machine cannot be built are left out.
 
     Args:
-        points: the space of the search.
+        points: the search space.
         rewards: predicts the rewards of points.
         met: visited points, int array of shape (visits, knobs).
         tried: keys of the points that were tried, int array of shape (tried,).
         most: maximum number of points to return.
 
     Returns:
-        The points, best first, shape (points, knobs); the number of visits of each point; and its
-        reward. The last two have the shape (points,).
+        The n best points, best first, int array of shape (n, knobs); the number of visits of each
+        point, int array of shape (n,); and the predicted reward of each point, float array of shape
+        (n,).
     """
     keys, first, times = np.unique(points.keys(met), return_index=True, return_counts=True)
     new = ~np.isin(keys, tried) & (points.rows(met[first]) >= 0)

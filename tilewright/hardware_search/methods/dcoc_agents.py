@@ -1,9 +1,9 @@
-"""The neural networks of DCOC's agents and of their common critic.
+"""The neural networks of DCOC's agents and of the critic that they share.
 
 One agent changes the knobs of the machine. For each layer, one agent chooses the tiles (mapping)
-and another one the rest of the schedule. Each agent sees its own part of a point, and the critic
-sees the whole point. Agents of the same kind share their parameters across layers. This module
-loads JAX, so it is imported only when agents are created.
+and another agent chooses the rest of the schedule. Each agent sees only its own part of a point,
+and the critic sees the whole point. The mapping agents of all layers share their weights, and so do
+the scheduling agents. This module imports JAX, so it is imported only when agents are created.
 """
 
 from __future__ import annotations
@@ -28,17 +28,20 @@ Indices = tuple[tuple[int, ...], ...]
 class Team(ActorCritic):
     """Neural networks of DCOC: the agents, which change the knobs of points, and the critic.
 
-    One agent changes the machine. For each slot (a layer of a network), a mapping agent and a
-    scheduling agent change the layer's schedule. Agents of the same kind share their weights.
+    One agent changes the machine. For each slot (a layer of the networks), a mapping agent and a
+    scheduling agent change the layer's schedule. All mapping agents share their weights, and so do
+    all scheduling agents.
 
     Attributes:
         machine: number of hardware knobs, which are the first knobs of a point.
-        mapping: for each slot, the knobs of its mapping agent, -1 for a missing knob.
-        scheduling: for each slot, the knobs of its scheduling agent, -1 for a missing knob.
-        sizes: for each slot, the sizes of its layer that agents see.
+        mapping: columns of the knobs that the mapping agent of each slot changes; -1 for a missing
+            knob.
+        scheduling: columns of the knobs that the scheduling agent of each slot changes; -1 for a
+            missing knob.
+        sizes: sizes of each slot's layer, which its agents see.
         units: number of units per hidden layer.
-        several: use three kinds of agents; otherwise a single agent sees and changes all knobs.
-        critic: use a critic, which predicts the reward; otherwise the predicted reward is 0.
+        several: use three kinds of agents. If False, a single agent sees and changes all knobs.
+        critic: use a critic, which predicts the reward. If False, the predicted reward is 0.
     """
 
     machine: int
@@ -60,8 +63,8 @@ class Team(ActorCritic):
         """Return the logits of the three moves of each knob: down, stay and up.
 
         Args:
-            policies: weights of each kind of agent.
-            seen: knob values that the agents see, float array of shape (rows, knobs).
+            policies: weights of the agents, one list of arrays per kind of agent.
+            seen: scaled knob values that the agents see, float array of shape (rows, knobs).
 
         Returns:
             Float array of shape (rows, knobs, 3).
@@ -69,7 +72,8 @@ class Team(ActorCritic):
         rows = seen.shape[0]
         if not self.several:
             return layers(policies[0], seen).reshape(rows, self.knobs, 3)
-        padded = jnp.concatenate([seen, jnp.zeros((rows, 1))], axis=1)  # -1 is the column of none
+        # Missing knobs have the index -1 and read the additional column of zeros.
+        padded = jnp.concatenate([seen, jnp.zeros((rows, 1))], axis=1)
         machine = seen[:, : self.machine]
         own = padded[:, self._layer_knobs]  # (rows, slots, knobs)
         slots = own.shape[1]
@@ -89,7 +93,8 @@ class Team(ActorCritic):
         All agents have the same advantage, because they share the reward.
 
         Args:
-            ratio: new over old probability of each agent's moves, shape (rows, agents).
+            ratio: new probability of each agent's moves divided by the old one, shape (rows,
+                agents).
             gain: advantage of each row, shape (rows,).
 
         Returns:
@@ -102,7 +107,7 @@ class Team(ActorCritic):
 
         Args:
             log_policy: log-probabilities of all moves, shape (rows, knobs, 3).
-            done: index of the move that was made for each knob, shape (rows, knobs).
+            done: index of each knob's move (down, stay or up), int array of shape (rows, knobs).
 
         Returns:
             Float array of shape (rows, agents).
@@ -125,7 +130,7 @@ class Team(ActorCritic):
 
     @cached_property
     def _members(self) -> NDArray[np.float32]:
-        """Matrix of shape (knobs, agents) with 1 where the knob belongs to the agent, else 0."""
+        """Matrix of shape (knobs, agents) that is 1 where the knob belongs to the agent, else 0."""
         if not self.several:
             return np.ones((self.knobs, 1), np.float32)
         agents = [tuple(range(self.machine)), *self.mapping, *self.scheduling]
@@ -157,6 +162,7 @@ class Team(ActorCritic):
 
     @property
     def _shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of all weight matrices and biases, in the order of the flat weight vector."""
         networks = [[inputs, self.units, self.units, 3 * knobs] for inputs, knobs in self._widths]
         networks.append([self.knobs, self.units, self.units, self.units, 1])
         return [

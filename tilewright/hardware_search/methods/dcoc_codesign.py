@@ -1,8 +1,9 @@
 """DCOC as a co-design method (Fayyazi et al., ASP-DAC 2025; its first version is called ARCO).
 
-Three kinds of agents change the machine, the tiles and the rest of the schedules, by multi-agent
-PPO with one critic (`dcoc_agents`). Confidence sampling (`dcoc_confidence_sampling`) selects the
-points to measure. Details that the paper does not specify are options, whose defaults we chose.
+Three kinds of agents change the machine, the tiles and the rest of the schedules. They are trained
+by multi-agent PPO with one critic (`dcoc_agents`). Confidence sampling (`dcoc_confidence_sampling`)
+selects the points to measure. Details that the paper does not specify are options, whose defaults
+we chose.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from tilewright.search.ppo import Agent
 
 
 def _to_integer(value: object) -> object:
-    """Convert the text of a whole number, as a command line passes it, to an integer."""
+    """Convert the text of a whole number, which a command line passes, to an integer."""
     return int(value) if isinstance(value, str) and value.isdecimal() else value
 
 
 class DcocOptions(CodesignPpoOptions):
     """Options of the co-design method `dcoc`.
 
-    We chose the defaults; where possible, they are those of CHAMELEON.
+    The paper does not give all values. We chose the defaults, where possible those of CHAMELEON.
     """
 
     entropy: float = Field(0.01, ge=0, description="weight of the policies' entropy (MAPPO's)")
@@ -68,9 +69,10 @@ class DcocOptions(CodesignPpoOptions):
 
 
 class Dcoc(PublishedMethod):
-    """Co-design with DCOC: several agents explore points, and confidence sampling chooses some.
+    """Co-design with DCOC: several agents explore points, and confidence sampling selects some.
 
-    The agents are kept from batch to batch.
+    A point is a machine with a schedule for every layer. The agents keep their weights from batch
+    to batch.
     """
 
     Options = DcocOptions
@@ -80,7 +82,7 @@ class Dcoc(PublishedMethod):
         self.options = options
 
     def begin(self, points: JointSpace, seed: int) -> None:
-        """Create untrained agents for hardware, mapping and scheduling."""
+        """Create untrained agents for hardware, mapping and scheduling, and the critic."""
         from tilewright.hardware_search.methods.dcoc_agents import Team
 
         options = self.options
@@ -101,7 +103,12 @@ class Dcoc(PublishedMethod):
         count: int,
         rng: np.random.Generator,
     ) -> Places:
-        """Return the points that the agents visit, after training them with the reward model."""
+        """Train the agents with the reward model, and return points from their visits.
+
+        With the option `confidence`, confidence sampling selects these points. Otherwise they are
+        the points with the highest predicted reward. `PublishedMethod.promising` describes the
+        arguments.
+        """
         met = []
         for _ in range(self.options.episodes):
             met.append(self.agent.explore(self._start(points, rewards, seen, rng), rewards))
@@ -115,7 +122,7 @@ class Dcoc(PublishedMethod):
             places, scores, count, self.options.sharpness, self.options.threshold, rng
         )
         result = np.concatenate([drawn, places])
-        # What would overflow is measured last: a mixture of good points need not fit.
+        # Points that overflow a scratchpad come last: a mixture of good points need not fit.
         result = result[np.argsort(rewards.overflowing(result) > 0, kind="stable")]
         return _first_untried(points, result, tried, count)
 
@@ -126,6 +133,7 @@ class Dcoc(PublishedMethod):
         seen: LayerMeasurements,
         rng: np.random.Generator,
     ) -> Places:
+        """Return the points at which walks start: some of the best measured ones, else random."""
         start = points.random(self.options.starts, rng)
         known = np.unique(np.array(seen.places), axis=0)
         best = known[np.argsort(-rewards(known), kind="stable")]
@@ -137,7 +145,12 @@ class Dcoc(PublishedMethod):
 def knobs_by_agent(
     points: JointSpace,
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Divide the schedule knobs of each slot (a layer of a network) between its two agents.
+    """Divide the schedule knobs of each slot between its mapping agent and its scheduling agent.
+
+    A slot is a layer of the networks. The mapping agent gets the knobs of the tile sizes.
+
+    Args:
+        points: the search space.
 
     Returns:
         The knobs of the mapping agents and of the scheduling agents, as columns of a point. Both
@@ -149,7 +162,7 @@ def knobs_by_agent(
 
 
 def _sizes(points: JointSpace) -> tuple[tuple[float, ...], ...]:
-    """Return for each slot the sizes of its layer that agents see, on a log scale from 0 to 1."""
+    """Return the sizes of each slot's layer that agents see, on a logarithmic scale from 0 to 1."""
     shapes = np.log2(np.nanmax(points.slots.shapes, axis=0) + 1)
     scaled = shapes / np.maximum(shapes.max(axis=0), 1)
     assert scaled.shape[1] == len(SHAPE)
@@ -159,10 +172,10 @@ def _sizes(points: JointSpace) -> tuple[tuple[float, ...], ...]:
 def _first_untried(
     points: JointSpace, places: Places, tried: NDArray[np.int64], count: int
 ) -> Places:
-    """Return the first `count` distinct points that can be built and were not tried.
+    """Return the first `count` distinct points that were not tried and whose machine can be built.
 
     Args:
-        points: the space of the search.
+        points: the search space.
         places: points in the order of preference, int array of shape (points, knobs).
         tried: keys of the points that were tried, int array of shape (tried,).
         count: maximum number of points.

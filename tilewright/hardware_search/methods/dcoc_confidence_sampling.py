@@ -1,4 +1,4 @@
-"""Confidence sampling: selects the points that DCOC measures among those its agents visited."""
+"""Confidence sampling of DCOC: selects the points to measure among points that agents visited."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ def sample_by_confidence(
     places: Places, scores: Floats, count: int, sharpness: float, threshold: float,
     rng: np.random.Generator,
 ) -> Places:  # fmt: skip
-    """Choose the points to measure with DCOC's confidence sampling.
+    """Select points to measure with DCOC's confidence sampling.
 
-    Points are drawn with probabilities from the softmax of their scores. A drawn point whose score
-    lies below a quantile of all scores is replaced by the most frequent knob values of the points
-    above that quantile. Each replacement uses a random half of these points, so that replacements
-    differ.
+    Points are drawn with probabilities from the softmax of their scores. If the score of a drawn
+    point lies below a quantile of all scores, the point is replaced by a new one. The new point has
+    the most frequent value of each knob among the points above that quantile. Each replacement
+    considers only a random half of these points, so that the replacements differ.
 
     Args:
         places: the points, int array of shape (points, knobs).
         scores: predicted rewards of the points, float array of shape (points,).
-        count: maximum number of points to draw.
+        count: maximum number of points to select.
         sharpness: factor of the standardised scores in the softmax.
         threshold: quantile, from 0 to 1, below which a point is replaced.
         rng: random generator.
 
     Returns:
-        The sample, int array of shape (count, knobs).
+        The selected points, int array of shape (n, knobs) with n ≤ `count`.
     """
     spread = float(scores.std())
     weight = np.exp(sharpness * (scores - scores.max()) / (spread or 1.0))
@@ -44,7 +44,7 @@ def sample_by_confidence(
 
 
 def most_frequent_values(places: Places) -> NDArray[np.int64]:
-    """Return the most frequent value of each knob among points; the lowest value in a tie.
+    """Return the most frequent index of each knob among points; the lowest one in a tie.
 
     Args:
         places: the points, int array of shape (points, knobs).

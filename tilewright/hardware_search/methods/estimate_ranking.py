@@ -20,7 +20,7 @@ from tilewright.targets.features import Features
 
 
 def estimate_layer(design: Design, layer: CodesignLayer, configs: Configs) -> Floats:
-    """Return the target's closed-form estimates of configs of a layer.
+    """Return the target's closed-form estimates for configs of a layer.
 
     Args:
         design: the machine.
@@ -28,8 +28,8 @@ def estimate_layer(design: Design, layer: CodesignLayer, configs: Configs) -> Fl
         configs: knob indices, int array of shape (n, knobs).
 
     Returns:
-        Logarithm of the latency, and the occupied share of the fullest scratchpad, float array of
-        shape (n, 2); NaN if the target has no estimates.
+        Natural logarithm of the estimated latency, and the occupied share of the fullest
+        scratchpad, float array of shape (n, 2); NaN if the target has no estimates.
     """
     known = capability(design.target, Estimates)
     if known is None:
@@ -42,10 +42,12 @@ def estimate_layer(design: Design, layer: CodesignLayer, configs: Configs) -> Fl
 class EstimateRanking:
     """Ranks points with a cost model that also uses the target's closed-form estimates.
 
+    A point is a machine with a schedule for every layer (see `JointSpace`).
+
     Args:
-        points: the space of the search.
-        rewards: reward model of the search, which knows the best latency of each layer.
-        seen: measurements from which the cost model learns, with estimates.
+        points: the search space.
+        rewards: reward model of the search, which knows the best measured latency of each layer.
+        seen: measurements on which the cost model is trained, with estimates.
         plan: number of measurements per batch.
         seed: seed of the cost model.
     """
@@ -66,16 +68,17 @@ class EstimateRanking:
         self.model.fit(self._features(rows, np.array(seen.estimates)), goal)
 
     def best(self, places: Places, count: int) -> Places:
-        """Return the points with the lowest predicted latency.
+        """Return the most promising points.
 
-        Points with fewer layers that overflow a scratchpad come first.
+        Points are sorted by the number of layers that overflow a scratchpad, fewest first, and then
+        by predicted latency.
 
         Args:
             places: the points, int array of shape (points, knobs).
             count: maximum number of points to return.
 
         Returns:
-            The points, best first, int array of shape (count, knobs).
+            The points, best first, int array of shape (n, knobs) with n ≤ `count`.
         """
         cores = self.points.cores(places)
         rows, known = layer_features(self.points, places), self._estimates(places)

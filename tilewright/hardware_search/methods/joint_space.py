@@ -1,15 +1,18 @@
-"""The search space of the published methods: a machine and a schedule for every layer.
+"""The search space of the published methods: a machine together with a schedule for every layer.
 
-A point has one index per knob, first of the machine and then of each layer. The layers, and the
-values of their knobs, differ between machines. A layer is therefore identified by the first
-operator of the networks that it computes and gets a slot. A knob of a layer has as many indices as
-it has values on the machine where it has most. On another machine, an index selects the value at
-the same relative position.
+A point of the space has one index per knob: first the hardware knobs of the machine, then the
+schedule knobs of each layer. Points of different machines must have the same knobs, although the
+layers and their knobs differ between machines. This is solved as follows:
 
-The layers are determined on the largest machine of each core, where a core is defined by the block
-sizes. On another machine of the same core, a layer may be missing or its knobs may have other
-values. Measurements use the values of that machine, and the cost model uses those of the largest
-one.
+- A slot stands for a layer on all machines. It is identified by the first operator of the networks
+  that the layer computes.
+- A knob of a slot has as many indices as it has values on the machine where it has the most values.
+  On another machine, an index selects the value at the same relative position.
+
+A core is a group of machines with the same block sizes. The layers are determined once per core, on
+its largest machine. On another machine of the core, a layer may be missing, or its knobs may have
+other values. Measurements use the values of the machine itself; the cost model uses the values of
+the largest machine.
 """
 
 from __future__ import annotations
@@ -37,27 +40,29 @@ class JointSlots:
     """The layers of all machines as arrays, indexed by core and slot.
 
     A core is a group of machines with the same block sizes, which therefore run the same layers. A
-    slot is an operator of a network; the layer in a slot differs between cores. Missing entries are
-    NaN, or 0 where a comment says so.
+    slot stands for the layer that computes a certain operator of a network; the layer differs
+    between cores. Missing entries are NaN unless stated otherwise.
 
     Attributes:
         names: network and operator that identify each slot.
         knobs: names of the schedule knobs.
-        calls: calls per inference of all networks, shape (cores, slots); 0 if the core does not run
-            the layer.
-        shapes: sizes of the layers (`SHAPE`), shape (cores, slots, sizes).
-        counts: number of values of each knob, shape (cores, slots, knobs).
+        calls: calls of the layer in one inference of each network, summed over the networks, shape
+            (cores, slots); 0 if the core does not run the layer.
+        shapes: sizes of the layer (`SHAPE`), shape (cores, slots, sizes).
+        counts: number of values of each knob, shape (cores, slots, knobs); 0 if the layer does not
+            have the knob.
         values: values of each knob, shape (cores, slots, knobs, values).
-        cpu: seconds per inference of all networks that remain on the CPU, shape (cores,).
+        cpu: seconds that operators on the CPU take for one inference of each network, summed over
+            the networks, shape (cores,).
     """
 
     names: tuple[tuple[str, str], ...]
     knobs: tuple[str, ...]
-    calls: Floats  # (cores, slots); 0 where the core does not run it
-    shapes: Floats  # (cores, slots, sizes)
-    counts: NDArray[np.int64]  # (cores, slots, knobs): values; 0 where it lacks the knob
-    values: Floats  # (cores, slots, knobs, values)
-    cpu: Floats  # (cores,): seconds that all networks leave to the CPU
+    calls: Floats
+    shapes: Floats
+    counts: NDArray[np.int64]
+    values: Floats
+    cpu: Floats
 
 
 SHAPE = (
@@ -68,20 +73,21 @@ SHAPE = (
 
 
 class JointSpace:
-    """Search space that joins the machine and the schedules of all layers.
+    """Search space that combines the knobs of a machine with the schedule knobs of all layers.
 
-    A point consists of the knob indices of a machine, followed by the schedule knobs of every slot
-    (an operator of a network). Arguments `places` are points, int array of shape (points, knobs).
+    A point consists of the hardware knobs of a machine, followed by the schedule knobs of every
+    slot. A slot is a layer of the networks (see `JointSlots`). In all methods, `places` are points
+    as knob indices, int array of shape (points, knobs).
 
     Args:
         problem: the co-design problem.
 
     Attributes:
-        slots: layers of all machines.
+        slots: the layers of all machines.
         machine: number of values of each hardware knob.
         cardinalities: number of indices of each knob of a point.
         column: column of each slot's knobs in a point, int array of shape (slots, knobs); -1 for a
-            knob with a single value.
+            knob with a single value, which has no column.
     """
 
     def __init__(self, problem: CodesignProblem) -> None:
@@ -93,7 +99,6 @@ class JointSpace:
         self.slots = _slots([problem.design(int(row)) for row in largest])
         most = self.slots.counts.max(axis=0)
         self.column = np.full(most.shape, -1)
-        """Of each knob of each slot, shape (slots, knobs); -1 where nothing is to choose."""
         self.column[most > 1] = len(self.machine) + np.arange((most > 1).sum())
         self.cardinalities = np.concatenate([self.machine, most[most > 1]])
 
@@ -121,7 +126,7 @@ class JointSpace:
         return result
 
     def random(self, count: int, rng: np.random.Generator) -> Places:
-        """Draw random points. Machines are drawn uniformly from those that can be built.
+        """Draw random points. Machines are drawn uniformly from the machines that can be built.
 
         Args:
             count: number of points.
@@ -137,6 +142,9 @@ class JointSpace:
 
     def rows(self, places: Places) -> NDArray[np.int64]:
         """Return the row of each point's machine in `HardwareSpace.points`.
+
+        Args:
+            places: the points, int array of shape (points, knobs).
 
         Returns:
             Int array of shape (points,); -1 if the machine cannot be built or is too large.
@@ -156,9 +164,15 @@ class JointSpace:
         return self.hardware.space.ravel(places[:, : len(self.machine)].astype(np.int32))
 
     def keys(self, places: Places) -> NDArray[np.int64]:
-        """Return a non-negative hash of each point, int array of shape (points,).
+        """Return a non-negative hash of each point, by which points are compared.
 
-        Different points have the same hash with negligible probability.
+        The probability that different points have the same hash is negligible.
+
+        Args:
+            places: the points, int array of shape (points, knobs).
+
+        Returns:
+            Int array of shape (points,).
         """
         rng = np.random.default_rng(0)
         odd = rng.integers(0, 1 << 63, len(self.cardinalities), dtype=np.uint64) * 2 + 1
@@ -172,6 +186,9 @@ class JointSpace:
 
         Machines with the same block sizes have the same core. A point whose machine cannot be built
         gets the index of a similar core.
+
+        Args:
+            places: the points, int array of shape (points, knobs).
 
         Returns:
             Int array of shape (points,).
@@ -188,10 +205,13 @@ class JointSpace:
         return number
 
     def indices(self, places: Places) -> NDArray[np.int64]:
-        """Return the index of each schedule knob in the schedule space of the point's machine.
+        """Return the index of each schedule knob's value in `slots.values`.
 
-        A point has one column per knob for all machines, although a layer may have fewer values for
-        a knob on some machines; the column is scaled to the number of values.
+        The knob indices of a point are scaled to the number of values that the knob has on the
+        machine's core.
+
+        Args:
+            places: the points, int array of shape (points, knobs).
 
         Returns:
             Int array of shape (points, slots, knobs).
@@ -199,7 +219,10 @@ class JointSpace:
         return np.floor(self.shares(places) * self.slots.counts[self.cores(places)]).astype(int)
 
     def shares(self, places: Places) -> Floats:
-        """Return the position of each schedule knob in its range, from 0 to below 1.
+        """Return the relative position of each schedule knob in its range, from 0 to below 1.
+
+        Args:
+            places: the points, int array of shape (points, knobs).
 
         Returns:
             Float array of shape (points, slots, knobs); 0 for a knob with a single value.
@@ -208,7 +231,10 @@ class JointSpace:
         return np.where(self.column >= 0, result, 0.0)
 
     def values(self, places: Places) -> Floats:
-        """Return the value of each schedule knob.
+        """Return the value of each schedule knob, on the largest machine of the point's core.
+
+        Args:
+            places: the points, int array of shape (points, knobs).
 
         Returns:
             Float array of shape (points, slots, knobs); NaN for a knob that the layer does not
@@ -221,15 +247,15 @@ class JointSpace:
     def schedules(
         self, design: Design, point: NDArray[np.int64]
     ) -> Iterator[tuple[int, CodesignLayer, Configs]]:
-        """Yield the layers of a machine with the schedules that a point gives them.
+        """Yield the layers of a machine, each with the config that a point gives it.
 
         Args:
             design: the machine.
-            point: knob indices, int array of shape (knobs,).
+            point: knob indices of the point, int array of shape (knobs,).
 
         Yields:
-            Slot of the layer (-1 if it has none), the layer, and its config as int array of shape
-            (1, knobs).
+            Slot of the layer (-1 if it has none), the layer, and its config, int array of shape (1,
+            knobs of the schedule).
         """
         for layer in design.layers:
             slot = next(
@@ -248,10 +274,10 @@ class JointSpace:
             layer: the layer.
             slot: slot of the layer; -1 for a layer without a slot, which gets the middle value of
                 every knob.
-            point: knob indices, int array of shape (knobs,).
+            point: knob indices of the point, int array of shape (knobs,).
 
         Returns:
-            The config, int array of shape (1, knobs).
+            The config, int array of shape (1, knobs of the schedule).
         """
         space, shares = design.target.space(layer.workload), self.shares(point[None])[0]
         place = {name: k for k, name in enumerate(self.slots.knobs)}
@@ -267,12 +293,12 @@ class JointSpace:
         """Return a copy of a point in which one layer has a random schedule.
 
         Args:
-            point: knob indices, int array of shape (knobs,).
+            point: knob indices of the point, int array of shape (knobs,).
             slot: slot of the layer.
             rng: random generator.
 
         Returns:
-            The changed point, int array of shape (knobs,).
+            The changed copy, int array of shape (knobs,).
         """
         columns = self.column[slot][self.column[slot] >= 0]
         moved = point.copy()
@@ -285,6 +311,7 @@ class JointSpace:
 
 
 def _slots(designs: list[Design]) -> JointSlots:
+    """Collect the layers of machines into arrays, with one core per machine."""
     names: dict[tuple[str, str], int] = {}
     knobs: dict[str, int] = {}
     spaces = [

@@ -1,9 +1,9 @@
-"""Optuna's samplers as co-design methods: NSGA-II and TPE over machines with tuned layers.
+"""The methods `nsga2` and `tpe`: a sampler of the library Optuna chooses machines.
 
-These are NSGA-II (Deb et al., 2002) and multi-objective TPE (Ozaki et al., 2020). They minimise the
-area of a machine and the objective. A point violates a constraint if its machine cannot be built,
-is too large, or has a layer without a valid trial. In the first two cases, no measurement is
-needed.
+The samplers are NSGA-II (Deb et al., 2002) and multi-objective TPE (Ozaki et al., 2020). They
+minimise the area of a machine and the objective. A machine violates a constraint if it cannot be
+built, is too large, or has a layer without a valid trial. Machines that cannot be built or are too
+large cost no measurements.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ else:
 Worth = tuple[float, float]
 NOTHING: Worth = (1e9, 1e9)
 IDLE = 2000
-"""The search stops sampling after this number of draws in a row without a new machine."""
+"""Number of draws in a row without a new machine after which sampling stops."""
 
 
 class LibraryOptions(MethodOptions):
     """Options of the co-design methods `nsga2` and `tpe`.
 
-    We chose the defaults, because no such method is published.
+    There is no published method to take the defaults from, so we chose them.
     """
 
     tuner: str = Field("default", description="tuner for the layers of a machine")
@@ -43,9 +43,9 @@ class LibraryOptions(MethodOptions):
 
 
 class _OptunaSearch:
-    """Base class of co-design methods in which a sampler of the library Optuna chooses machines.
+    """Base class of co-design methods in which a sampler of Optuna chooses machines.
 
-    A tuner chooses the schedules of the layers on each machine.
+    A tuner for single layers chooses the schedules on each machine.
 
     Args:
         options: options of the method.
@@ -59,9 +59,10 @@ class _OptunaSearch:
         raise NotImplementedError
 
     def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
-        """Let the sampler choose machines, and tune the layers of each machine that is new.
+        """Let the sampler choose machines, and tune the layers of each new machine.
 
-        When no new machines are found, tune the known ones further until all schedules were tried.
+        When the sampler finds no new machines any more, the known machines are tuned further until
+        all schedules were tried.
 
         Args:
             problem: the co-design problem.
@@ -87,7 +88,7 @@ class _OptunaSearch:
             result = NOTHING if row is None else worth[row]
             trial.set_constraint("runs", float(result == NOTHING))
             study.tell(trial, result)
-        # No machine is new any more: what is left is spent on the schedules of those there are.
+        # There are no new machines: spend the remaining budget on the schedules of known machines.
         tried = -1
         while tried < evaluator.spent + evaluator.compiled:
             tried = evaluator.spent + evaluator.compiled
@@ -122,7 +123,7 @@ class Nsga2Options(LibraryOptions):
 
 
 class Nsga2(_OptunaSearch):
-    """Co-design in which the genetic algorithm NSGA-II chooses machines."""
+    """Co-design method in which the genetic algorithm NSGA-II chooses machines."""
 
     Options = Nsga2Options
 
@@ -142,7 +143,7 @@ class TpeOptions(LibraryOptions):
 
 
 class Tpe(_OptunaSearch):
-    """Co-design in which a tree-structured Parzen estimator (TPE) chooses machines."""
+    """Co-design method in which a tree-structured Parzen estimator (TPE) chooses machines."""
 
     Options = TpeOptions
 

@@ -13,9 +13,10 @@ from tilewright.search.ppo import PPOOptions
 
 
 class CodesignPpoOptions(PublishedOptions, PPOOptions):
-    """Options of a PPO agent that moves through the points of a co-design problem.
+    """Options of a PPO agent that moves through the points of a co-design search space.
 
-    The defaults are those of CHAMELEON's code or paper, except where a description says otherwise.
+    A point is a machine with a schedule for every layer. The defaults are those of CHAMELEON's code
+    or paper, except where the description of an option says otherwise.
     """
 
     starts: int = Field(128, ge=1, description="number of points from which walks start")

@@ -1,10 +1,13 @@
-"""Common loop and options of the published methods AutoTVM, CHAMELEON and DCOC.
+"""Search loop and options that the published methods AutoTVM, CHAMELEON and DCOC share.
 
-`ppo_codesign_options` contains further options of CHAMELEON and DCOC, which use PPO. Batches are as
-large as AutoTVM's plans. After each batch, a reward model is fitted, and the method proposes points
-with a high predicted reward. With the option `estimates`, which the papers do not have, the
-target's closed-form estimates rank the proposed points again: points with layers that do not fit
-come last, and a cost model that also uses estimates ranks the others.
+The methods work in batches. After each batch, a reward model is trained on all measurements, and
+the method proposes points (machines with schedules) with a high predicted reward. A batch has as
+many measurements as a plan of AutoTVM. CHAMELEON and DCOC use PPO, whose options are in
+`ppo_codesign_options`.
+
+The option `estimates` is ours; the papers do not have it. With it, the proposed points are ranked
+again with the target's closed-form estimates: points with layers that do not fit the scratchpads
+come last, and a cost model that uses the estimates ranks the other points.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from tilewright.hardware_search.methods.reward import (
 from tilewright.hardware_search.problem import CodesignProblem
 
 IDLE = 50
-"""The search ends after this number of batches in a row without a new measurement."""
+"""Number of batches in a row without a new measurement after which the search ends."""
 
 
 class PublishedOptions(RewardOptions):
@@ -43,8 +46,9 @@ class PublishedOptions(RewardOptions):
 class PublishedMethod:
     """Base class of the published co-design methods `autotvm`, `chameleon` and `dcoc`.
 
-    They search the joint space of machines and schedules in batches: a subclass proposes points,
-    the points are measured, and a reward model learns from the measurements.
+    They search the joint space of machines and schedules in batches. A subclass proposes points,
+    which are machines with a schedule for every layer. The points are measured, and a reward model
+    learns from the measurements.
 
     Args:
         options: options of the method.
@@ -57,7 +61,7 @@ class PublishedMethod:
         """Initialise the state of the method for a new search.
 
         Args:
-            points: the space of the search.
+            points: the search space.
             seed: seed of the random numbers.
         """
         raise NotImplementedError
@@ -74,20 +78,20 @@ class PublishedMethod:
         """Propose points to measure.
 
         Args:
-            points: the space of the search.
-            rewards: predicts the rewards of points; it has learned from the measurements so far.
+            points: the search space.
+            rewards: predicts the rewards of points. It was trained on the measurements so far.
             seen: the measurements so far.
-            tried: keys of the points that were tried, int array of shape (points,).
+            tried: keys of the points that were tried, int array of shape (tried,).
             count: maximum number of points.
             rng: random generator.
 
         Returns:
-            Untried points, best first, int array of shape (count, knobs).
+            Untried points, best first, int array of shape (n, knobs) with n ≤ `count`.
         """
         raise NotImplementedError
 
     def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
-        """Propose and measure points until `IDLE` successive batches bring no new measurements.
+        """Propose and measure points until `IDLE` batches in a row bring no new measurement.
 
         Args:
             problem: the co-design problem.
@@ -115,6 +119,10 @@ class PublishedMethod:
         tried: NDArray[np.int64],
         rng: np.random.Generator,
     ) -> Places:
+        """Choose the points of the next batch.
+
+        The first batches are random. In later batches, a fraction `greed` of the points is random.
+        """
         layers = max(1, int((points.slots.calls > 0).sum(axis=1).mean()))
         count = max(1, self.table.plan // layers)
         if np.isfinite(seen.seconds).sum() < self.table.first:
@@ -143,16 +151,16 @@ def measure_point(
     estimates: bool,
     rng: np.random.Generator,
 ) -> None:
-    """Measure one schedule of each layer at a point, and add the results to `seen`.
+    """Measure the schedule of each layer at a point, and add the results to `seen`.
 
-    If a schedule does not compile, random schedules of the layer are tried until one does.
+    If a schedule does not compile, random schedules of the layer are tried until one compiles.
 
     Args:
-        points: the space.
+        points: the search space.
         evaluator: measures schedules within the budget.
-        seen: the measurements, which are extended.
-        point: knob indices, int array of shape (knobs,).
-        estimates: also record the target's estimates.
+        seen: the measurements, to which the results are added.
+        point: knob indices of the point, int array of shape (knobs,).
+        estimates: also store the target's estimates in `seen`.
         rng: random generator.
 
     Raises:

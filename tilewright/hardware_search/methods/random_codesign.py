@@ -15,15 +15,18 @@ from tilewright.hardware_search.problem import CodesignProblem, Design
 class RandomCodesignOptions(MethodOptions):
     """Options of the co-design method `random`.
 
-    We chose the defaults, because no such method is published.
+    There is no published method to take the defaults from, so we chose them.
     """
 
     trials: int = 4
-    """Number of schedules of a layer in a turn."""
+    """Number of measurements per layer in a turn."""
 
 
 class RandomCodesign:
-    """Co-design by random search. Machines take turns; a turn tries some schedules of each layer.
+    """Co-design by random search.
+
+    The machines take turns in a random order. In a turn, some random schedules of each layer are
+    measured.
 
     Args:
         options: options of the method.
@@ -68,7 +71,7 @@ class RandomCodesign:
 def _draw_untried(
     rng: np.random.Generator, size: int, tried: list[int], most: int
 ) -> NDArray[np.int64]:
-    """Draw configs that were not tried yet.
+    """Draw random configs that were not tried yet.
 
     Args:
         rng: random generator.

@@ -1,14 +1,18 @@
-"""Reward of a point for the published methods: predicted latency with penalties.
+"""Reward of a point for the published methods: a score of its predicted latency minus penalties.
 
-AutoTVM's cost model predicts the layers. Its trees learn the throughput of a layer relative to the
-best one measured on any machine, and 0 for a failure. The features are the knobs of the machine,
-the sizes of the layer, and the knobs of the schedule. The latency of a point is the sum over its
-layers plus the time on the CPU. The reward is the latency with the best measured throughput of
-every layer, divided by the predicted latency, minus the penalties.
+A point is a machine with a schedule for every layer. AutoTVM's cost model, which consists of
+boosted trees, predicts the throughput of each layer. The throughput is relative to the best
+throughput that was measured for this layer on any machine, and failed measurements count as 0. The
+features are the knobs of the machine, the sizes of the layer and the knobs of the schedule. The
+predicted latency of a point is the sum over its layers plus the time on the CPU.
 
-A layer whose tiles overflow a scratchpad causes a penalty. As in the published methods, only the
-sizes of the tiles are considered. Other reasons why a schedule does not compile are found by
-measuring.
+The score of a point is the latency with the best measured throughput of every layer, divided by the
+predicted latency; or the logarithm of this ratio (option `reward`). It can be divided by a power of
+the area (option `area_weight`).
+
+Two cases cause a penalty: the machine cannot be built within the budget, or the tiles of layers
+overflow a scratchpad. As in the published methods, only the sizes of the tiles are considered for
+the latter. Other reasons why a schedule does not compile are found only by compiling it.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ BUFFERS = ("log_inp_buff_size", "log_wgt_buff_size", "log_acc_buff_size")
 
 
 class RewardOptions(MethodOptions):
-    """Options of the reward, the score of a point that published co-design methods maximise."""
+    """Options of the reward, which is the score of a point that published methods maximise."""
 
     penalty: float = Field(
         1.0, ge=0, description="penalty on the score of a machine beyond the budget, and for the "
@@ -52,10 +56,12 @@ class LayerMeasurements:
     """Measurements of single layers. All lists have one entry per measurement.
 
     Attributes:
-        places: point whose machine and schedule were measured, int array of shape (knobs,).
-        slots: slot of the measured layer, see `JointSlots`.
-        seconds: measured latency; NaN if the measurement failed.
-        estimates: results of `estimate_layer`, each of shape (2,); empty unless requested.
+        places: the point with the machine and the schedule that were measured, int array of shape
+            (knobs,).
+        slots: slot of the measured layer; see `JointSlots`.
+        seconds: measured latency in seconds; NaN if the measurement failed.
+        estimates: result of `estimate_layer`, float array of shape (2,). The list is empty unless
+            estimates were requested.
     """
 
     places: list[NDArray[np.int64]] = field(default_factory=list)
@@ -70,26 +76,27 @@ class LayerMeasurements:
         """Return the measurements as arrays.
 
         Returns:
-            Points of shape (measurements, knobs), and slots and seconds of shape (measurements,).
+            Points of shape (measurements, knobs), slots of shape (measurements,), and seconds of
+            shape (measurements,).
         """
         return np.array(self.places), np.array(self.slots), np.array(self.seconds)
 
 
 class RewardModel:
-    """Predicts the rewards of points; a point is better the faster all networks run.
+    """Predicts the rewards of points. The reward is higher the faster all networks run.
 
-    A cost model learns the latencies of layers from measurements.
+    A cost model of the layers' latencies is trained on measurements when the object is created.
 
     Args:
-        points: the space of the search.
+        points: the search space.
         options: options of the reward.
         seen: the measurements.
         plan: number of measurements per batch.
         seed: seed of the cost model.
 
     Attributes:
-        best: lowest measured latency of each slot on any machine in seconds, float array of shape
-            (slots,).
+        best: lowest measured latency of each slot on any machine, in seconds per call, float array
+            of shape (slots,).
     """
 
     def __init__(
@@ -103,7 +110,6 @@ class RewardModel:
         self.points, self.options = points, options
         places, slots, seconds = seen.table()
         self.best = _best_of(points, slots, seconds)
-        """Seconds of each slot by its fastest trial, on any machine, shape (slots,)."""
         throughput = np.nan_to_num(self.best[slots] / seconds, nan=0.0)
         order = np.random.default_rng(seed).permutation(len(slots))
         self.model: CostModel = AutoTVMRanker(seed, False, {"plan": plan})
@@ -115,6 +121,8 @@ class RewardModel:
 
     def __call__(self, places: Places) -> Floats:
         """Return the predicted rewards of points, float array of shape (points,).
+
+        The rewards of the last points are cached.
 
         Args:
             places: the points, int array of shape (points, knobs).
@@ -134,7 +142,7 @@ class RewardModel:
         return np.asarray(worth - self.options.penalty * barred)
 
     def overflowing(self, places: Places) -> Floats:
-        """Return for each point the fraction of layers whose tiles overflow a scratchpad.
+        """Return the fraction of layers whose tiles overflow a scratchpad, for each point.
 
         Args:
             places: the points, int array of shape (points, knobs).
@@ -147,7 +155,7 @@ class RewardModel:
         return np.asarray(over.sum(axis=1) / np.maximum(runs.sum(axis=1), 1))
 
     def latencies(self, places: Places) -> Floats:
-        """Return the predicted seconds of one inference of every network, summed over the networks.
+        """Return the predicted seconds of one inference of each network, summed over the networks.
 
         Args:
             places: the points, int array of shape (points, knobs).
@@ -164,15 +172,15 @@ class RewardModel:
         return self.seconds(cores, throughput)
 
     def seconds(self, cores: NDArray[np.int64], throughput: Floats) -> Floats:
-        """Return the seconds of one inference of every network for given throughputs of the layers.
+        """Return the seconds of one inference of each network, given the throughputs of the layers.
 
         Args:
-            cores: core of each point, int array of shape (points,), see `JointSpace.cores`.
-            throughput: throughput of each layer, relative to its best measurement, float array of
-                shape (points, slots).
+            cores: core of each point, int array of shape (points,); see `JointSpace.cores`.
+            throughput: throughput of each layer relative to its best measured throughput, float
+                array of shape (points, slots). Values below `SLOWEST` are raised to it.
 
         Returns:
-            Float array of shape (points,).
+            Sum over the networks, float array of shape (points,).
         """
         slots = self.points.slots
         layers = slots.calls[cores] * self.best / np.clip(throughput, SLOWEST, None)
@@ -183,10 +191,11 @@ def layer_features(points: JointSpace, places: Places) -> Floats:
     """Return the inputs of the cost model for every layer of points.
 
     The features are the hardware knobs, the sizes of the layer, and the features that AutoTVM calls
-    'knob': the knob values, which are inner loop extents, and the outer loop extents.
+    'knob': the values of the schedule knobs, which are extents of inner loops, and the extents of
+    the outer loops.
 
     Args:
-        points: the space of the search.
+        points: the search space.
         places: the points, int array of shape (points, knobs).
 
     Returns:
@@ -216,11 +225,12 @@ def layer_names(points: JointSpace) -> list[str]:
 def _best_of(points: JointSpace, slots: NDArray[np.int64], seconds: Floats) -> Floats:
     """Return the lowest measured latency of each slot in seconds, float array of shape (slots,).
 
-    The latency of a slot without a valid trial is extrapolated from its multiplications. If there
-    is no valid trial at all, the largest layer gets one second.
+    For a slot without a valid trial, the latency is extrapolated from its number of
+    multiplications. If there is no valid trial at all, the latency of the largest layer is set to
+    one second.
 
     Args:
-        points: the space of the search.
+        points: the search space.
         slots: slot of each measurement, int array of shape (measurements,).
         seconds: latency of each measurement, float array of shape (measurements,); NaN if it
             failed.
@@ -234,13 +244,13 @@ def _best_of(points: JointSpace, slots: NDArray[np.int64], seconds: Floats) -> F
 
 
 def overflow(points: JointSpace, places: Places) -> Floats:
-    """Return the occupied share of the fullest scratchpad for each layer of points.
+    """Return the occupied share of the fullest scratchpad, for each layer of points.
 
-    A schedule with a share above 1 does not fit. The result is 0 for a layer that the core does not
+    A schedule with a share above 1 does not fit. The share is 0 for a layer that the core does not
     run, and for machines without scratchpads.
 
     Args:
-        points: the space of the search.
+        points: the search space.
         places: the points, int array of shape (points, knobs).
 
     Returns:
@@ -258,7 +268,8 @@ def overflow(points: JointSpace, places: Places) -> Floats:
     pixels = _window(rows, of["stride_h"], of["kernel_h"]) * _window(
         columns, of["stride_w"], of["kernel_w"]
     )
-    # A ring of slots; what is to stay resident is taken for the whole reduction.
+    # A tile takes one slot of a ring buffer. 0 slots mean that the data stay resident for the
+    # whole reduction.
     reduction = np.ceil(of["in_channels"] / of["groups"] / (inputs * side["block_in"]))
     tiles = [
         np.where(knob(name) == 0, reduction, knob(name)) for name in ("inp_slots", "wgt_slots")
@@ -275,10 +286,10 @@ def overflow(points: JointSpace, places: Places) -> Floats:
 
 
 class _Knobs:
-    """Looks up the schedule knobs of points by name; a knob may have several names.
+    """Looks up the schedule knobs of points by name. A knob may have several names.
 
     Args:
-        points: the space of the search.
+        points: the search space.
         places: the points, int array of shape (points, knobs).
     """
 
@@ -286,6 +297,10 @@ class _Knobs:
         self.names, self.values = points.slots.knobs, points.values(places)
 
     def __call__(self, *names: str) -> Floats:
+        """Return the values of the knob with one of the names, shape (points, slots).
+
+        The value is 1 if the layer has no knob with such a name.
+        """
         result = np.full(self.values.shape[:2], np.nan)
         for name in names:
             if name in self.names:
@@ -313,7 +328,7 @@ def _power(sizes: dict[str, Floats], name: str) -> Floats:
 
 
 def _window(outputs: Floats, stride: Floats, kernel: Floats) -> Floats:
-    """Return the number of input pixels along one axis that a number of output pixels reads.
+    """Return the number of input pixels that a number of output pixels reads along one axis.
 
     Args:
         outputs: number of output pixels.

@@ -1,16 +1,19 @@
-"""The method `ours`: a two-level search that measures where it helps most to compare machines.
+"""The method `ours`: a search over machines that tunes only the layers that decide between them.
 
-1. Machines are screened along the Pareto front of area and objective by closed-form estimates of
-all layers, which costs no measurements (`hardware_search.screening`).
+1. Machines are screened with closed-form estimates, which cost no measurements, starting from
+   random machines and climbing along the Pareto front of area and objective
+   (`hardware_search.screening`).
 
-2. The most promising machine is measured, starting with the layers that take longest. The search
-leaves it as soon as it is no longer promising. The errors of the estimates on all measured machines
-are used to correct the estimates of the others.
+2. The most promising machine is measured, the layers with the highest cost first. As soon as its
+   measurements make it less promising than another machine, the search turns to that machine. The
+   errors of the estimates on measured machines are used to correct the estimates of the other
+   machines.
 
-3. On machines of the front, layers with the largest expected savings are measured again.
+3. On machines whose layers were all measured, the layer with the largest expected saving gets
+   further trials.
 
 The value of a step is the hypervolume that it is expected to add per measurement. `Machines` stores
-what is known about all machines and layers in arrays, because every step considers all of them.
+the estimates and measurements of all machines in arrays, because every step compares all of them.
 """
 
 from __future__ import annotations
@@ -32,23 +35,24 @@ from tilewright.hardware_search.screening import Screening
 from tilewright.targets.base import Configs
 
 PerLayer = NDArray[np.float64]
-"""A metric of each layer of each machine, float array of shape (machines, layers), or all metrics,
-of shape (metrics, machines, layers). Machines with fewer layers are padded with zeros."""
+"""Values per layer of each machine: float array of shape (machines, layers) for one metric, or of
+shape (metrics, machines, layers) for all metrics. Machines with fewer layers are padded with
+zeros."""
 
 
 class Machines:
     """Candidate machines of the method `ours`, with estimates, measurements and lower bounds.
 
-    Metrics of layers without a valid trial are infinite.
+    Metrics (seconds or joules) of layers without a valid trial are infinite.
 
     Args:
         estimated: the machines, each with the estimated metrics per call of its layers, float array
             of shape (metrics, layers).
         points: knob indices of all machines of the hardware space, int array of shape (points,
-            knobs). Machines that differ by fewer steps have more similar estimation errors.
-        least: for each machine, lower bounds of the metrics, float array of shape (metrics,
-            layers).
-        objective: the objective besides the area.
+            knobs). The correction of estimates assumes that machines with similar knobs have
+            similar errors.
+        least: lower bounds of the metrics, one float array of shape (metrics, layers) per machine.
+        objective: the objective that is minimised besides the area.
     """
 
     def __init__(
@@ -93,7 +97,7 @@ class Machines:
         return np.asarray((layers * self.calls).sum(axis=2) + self._beside)
 
     def costs(self, layers: PerLayer) -> NDArray[np.float64]:
-        """Return the objective of each machine, float array of shape (machines,).
+        """Return the value of the objective on each machine, float array of shape (machines,).
 
         Args:
             layers: metrics per call, float array of shape (metrics, machines, layers).
@@ -101,14 +105,14 @@ class Machines:
         return np.asarray(self.totals(layers).prod(axis=0))
 
     def weigh_changes(self, layers: PerLayer, changes: PerLayer) -> PerLayer:
-        """Return the first-order change of the objective due to changes of each layer's metrics.
+        """Return the first-order change of the objective that changes of the layers' metrics cause.
 
         Args:
             layers: metrics per call, float array of shape (metrics, machines, layers).
             changes: changes of the metrics, of the same shape.
 
         Returns:
-            Float array of shape (machines, layers).
+            Change of the objective by each layer, float array of shape (machines, layers).
         """
         result, totals = np.zeros(changes.shape[1:]), self.totals(layers)
         for metric, change in enumerate(changes):
@@ -118,14 +122,14 @@ class Machines:
 
     @property
     def is_complete(self) -> NDArray[np.bool_]:
-        """Whether all layers of a machine have a valid trial, bool array of shape (machines,)."""
+        """Mask of machines whose layers all have a valid trial, bool array of shape (machines,)."""
         return np.asarray(np.isfinite(self.measured).all(axis=(0, 2)))
 
     @property
     def is_hopeless(self) -> NDArray[np.bool_]:
-        """Whether a layer of the machine has no valid trial after more than two batches.
+        """Mask of the machines with a layer that has no valid trial after more than two batches.
 
-        Bool array of shape (machines,).
+        Bool array of shape (machines,). These machines are not measured further.
         """
         return np.asarray((np.isinf(self.measured[0]) & (self.batches > 2)).any(axis=1))
 
@@ -136,7 +140,7 @@ class Machines:
             corrected: correct the estimates by their errors on measured machines.
 
         Returns:
-            Float array of shape (metrics, machines, layers).
+            Metrics per call, float array of shape (metrics, machines, layers).
         """
         if not corrected:
             return np.maximum(self.estimated, self.bounds)
@@ -144,7 +148,7 @@ class Machines:
         return np.maximum(self.estimated * np.exp(errors), self.bounds)
 
     def learn(self, row: int, layers: Sequence[int]) -> None:
-        """Update the correction of estimates after layers of a machine were measured.
+        """Update the correction of the estimates after layers of a machine were measured.
 
         Args:
             row: index of the machine.
@@ -158,20 +162,20 @@ class Machines:
 
 
 class _Bias:
-    """Predicts the error of a metric's estimates: the logarithm of measured over estimated.
+    """Predicts the error of a metric's estimates: the logarithm of measured over estimated value.
 
-    The prediction for a layer is a weighted mean over the machines on which the layer was measured,
-    with larger weights for machines that differ by fewer knob steps. Similar machines have similar
-    errors. Without this correction, an unmeasured machine would always look better than its
-    measured neighbour.
+    The prediction for a layer is a weighted mean of the errors on the machines on which the layer
+    was measured. The weight of a machine is larger the fewer knob steps it is away, because similar
+    machines have similar errors. Without this correction, an unmeasured machine would always look
+    better than its measured neighbours.
 
     Args:
         knobs: knob indices of the machines, int array of shape (machines, knobs).
         names: number of distinct layers.
     """
 
-    NEAR = 0.7  # weight of what is one step of one knob further away
-    PRIOR = 0.3  # weight of all layers together, and there of no error
+    NEAR = 0.7  # factor on a machine's weight per knob step that it is away
+    PRIOR = 0.3  # weight of the mean error of all layers; in that mean, weight of no error
 
     def __init__(self, knobs: NDArray[np.int64], names: int) -> None:
         self._knobs = knobs
@@ -197,7 +201,8 @@ class _Bias:
         """Return the predicted errors of layers.
 
         Args:
-            names: index of each layer's name, int array of shape (machines, layers).
+            names: number that identifies each layer across machines, int array of shape (machines,
+                layers).
 
         Returns:
             Float array of shape (machines, layers).
@@ -208,7 +213,7 @@ class _Bias:
 class TwoLevelOptions(MethodOptions):
     """Options of the co-design method `ours`.
 
-    `docs/evidence/codesign.md` shows the effect of `estimates` and `correct`; the other defaults
+    `docs/evidence/codesign.md` shows the effect of `estimates` and `correct`. The other defaults
     were chosen by hand.
     """
 
@@ -249,8 +254,8 @@ class TwoLevelOptions(MethodOptions):
 class TwoLevel:
     """The co-design method `ours`.
 
-    It selects machines by their estimates, and then tunes layers of the machine that is expected to
-    add most to the hypervolume of the Pareto front.
+    It selects machines by estimates, and then tunes layers of the machine that is expected to add
+    the most to the hypervolume of the Pareto front.
 
     Args:
         options: options of the method.
@@ -276,6 +281,8 @@ class TwoLevel:
 
 
 class _Search:
+    """State of one search of the method `ours`."""
+
     def __init__(
         self,
         problem: CodesignProblem,
@@ -297,7 +304,7 @@ class _Search:
     # -- machines ------------------------------------------------------------------------------
 
     def _screen_machines(self) -> Machines:
-        """Select machines by their estimates, without those that cannot run every layer."""
+        """Select machines by their estimates. Leave out machines that cannot run every layer."""
         count = len(self.problem.hardware.points)
         drawn = generator(self.seed, 0).permutation(count)
         objective = self.evaluator.objective
@@ -321,7 +328,8 @@ class _Search:
     def _least_metrics(self, design: Design) -> NDArray[np.float64]:
         """Return lower bounds of the metrics of a machine's layers, shape (metrics, layers).
 
-        The options decide whether the latency bounds are the target's bounds or only rooflines.
+        The option `bounds` decides whether the bounds of seconds are the target's bounds or only
+        rooflines.
         """
         seconds = design.bounds if self.options.bounds else design.rooflines
         return np.stack(
@@ -334,11 +342,13 @@ class _Search:
     # -- steps ---------------------------------------------------------------------------------
 
     def _best_step(self) -> tuple[int, list[int]] | None:
-        """Choose the next measurements: those with the most expected hypervolume per measurement.
+        """Choose the next step: the layers whose measurement is expected to add most hypervolume.
+
+        The expected hypervolume is divided by the number of measurements of the step.
 
         Returns:
-            Index of the machine and of its layers to measure; None if no step is expected to add
-            hypervolume.
+            Index of the machine, and indices of its layers to measure; None if no step is expected
+            to add hypervolume.
         """
         machines, options = self.machines, self.options
         optimum = machines.optimum(options.correct and options.estimates)
@@ -361,10 +371,12 @@ class _Search:
 
         Args:
             row: index of the machine.
-            likely: expected metrics of all layers.
+            likely: expected metrics of all layers, float array of shape (metrics, machines,
+                layers).
 
         Returns:
-            Indices of the layers, which together have the share `part` of the unmeasured cost.
+            Indices of the layers. Together they cause at least the fraction `part` of the cost of
+            all unmeasured layers.
         """
         machines = self.machines
         left = np.flatnonzero(np.isinf(machines.measured[0, row]))
@@ -375,14 +387,17 @@ class _Search:
         return [int(layer) for layer in left[heavy[:enough]]]
 
     def _savings(self, optimum: PerLayer, likely: PerLayer) -> PerLayer:
-        """Return the expected saving by another batch of trials for each layer.
+        """Return the saving that another batch of trials is expected to bring for each layer.
 
         Args:
-            optimum: estimated metrics of the layers with their best schedules.
-            likely: expected metrics of the layers: measured ones, or else `optimum`.
+            optimum: estimated metrics of the layers with their best schedules, float array of shape
+                (metrics, machines, layers).
+            likely: expected metrics: measured where there is a valid trial, otherwise `optimum`,
+                same shape.
 
         Returns:
-            Float array of shape (machines, layers); 0 for machines with unmeasured layers.
+            Saving of the objective, float array of shape (machines, layers); 0 for machines with
+            unmeasured layers.
         """
         machines, options = self.machines, self.options
         saved, whole = np.zeros_like(optimum), machines.is_complete

@@ -1,6 +1,6 @@
-"""Artifacts: builds a network into a folder, loads the folder without the model, and runs it.
+"""Artifacts: build a network into a folder, load the folder without the model, and run it.
 
-A network is built once and can then be run without its model:
+An artifact is a folder with everything that an inference needs:
 
     from tilewright.networks.artifact import build, load
 

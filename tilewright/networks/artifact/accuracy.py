@@ -61,6 +61,9 @@ def unpack_check(content: bytes, inputs: Sequence[str], outputs: Sequence[str]) 
         inputs: names of the network's inputs.
         outputs: names of the network's outputs.
 
+    Returns:
+        The samples.
+
     Raises:
         ValueError: the content is damaged.
         KeyError: an input or an output is missing.
@@ -119,7 +122,7 @@ class NetworkAccuracy:
 
     @property
     def error(self) -> float:
-        """The largest relative error of an output."""
+        """Largest relative error of an output."""
         return max((output.relative for output in self.outputs), default=0.0)
 
     @property
@@ -136,12 +139,15 @@ class NetworkAccuracy:
 
 
 def check_of(model: onnx.ModelProto, samples: Sequence[Feed]) -> Check:
-    """Run the source model in onnxruntime, and return the samples with its outputs.
+    """Run the source model in onnxruntime, and return the samples with the model's outputs.
 
     Args:
         model: the source model.
-        samples: input arrays by name, one mapping per sample. Only the first `SAMPLES` are used,
-            and fewer if they exceed `MOST_BYTES`.
+        samples: input arrays by name, one mapping per sample. At most `SAMPLES` samples are used,
+            and fewer if they take more than `MOST_BYTES`.
+
+    Returns:
+        The samples with the expected outputs.
 
     Raises:
         InputError: the model does not run on a sample.
@@ -168,7 +174,8 @@ def accuracy(
 
     Args:
         check: samples with the outputs of the source model.
-        infer: runs the built network on input arrays by name, and returns output arrays by name.
+        infer: function that runs the built network on input arrays by name, and returns output
+            arrays by name.
         tolerance: largest accepted relative error.
         zeros: zero point of each output that holds integers with a scale, by output name.
 

@@ -1,4 +1,4 @@
-"""Builds the artifact of an integer graph, given a schedule for each layer."""
+"""Builds the artifact of an int8 network for an accelerator, given a schedule for each layer."""
 
 from __future__ import annotations
 
@@ -33,22 +33,23 @@ def build(
     tolerance: float = OF_FLOAT, cpu_seconds: Mapping[str, float] | None = None,
     last: LastRegions | None = None,
 ) -> Mapping[str, Json]:  # fmt: skip
-    """Build a network and write the artifact.
+    """Build an int8 network for an accelerator, and write the artifact.
 
-    If `check` is given, the built network first runs on its samples, and nothing is written if the
+    If `check` is given, the built network first runs on its samples. Nothing is written if the
     outputs are too inaccurate.
 
     Args:
         graph: the quantised network.
         schedules: one schedule per layer of `graph.layers`.
         target: the target.
-        target_kind: kind of the target, for `targets.registry.rebuild`.
+        target_kind: type of the target, for example "vta", from which `load` rebuilds the target.
         out: folder of the artifact.
         notes: additional entries of the manifest, such as how the model was quantised.
-        bare: require that the CPU has no work.
+        bare: require that the accelerator runs the network alone, without work for the CPU.
         check: samples with the outputs of the source model.
         tolerance: largest accepted relative error of the outputs.
-        cpu_seconds: estimated seconds of operators on the CPU beside the target, by operator name.
+        cpu_seconds: estimated seconds of operators on the CPU beside the accelerator, by operator
+            name.
         last: regions (groups of operators) that onnxruntime runs after the graph.
 
     Returns:
@@ -110,10 +111,10 @@ def check_possible(graph: IntegerGraph, target: Target, out: Path, *, bare: bool
         graph: the quantised network.
         target: the target.
         out: folder of the artifact.
-        bare: require that the CPU has no work.
+        bare: require that the accelerator runs the network alone, without work for the CPU.
 
     Returns:
-        The target's capability to build programs.
+        The target, typed as a target that builds programs.
 
     Raises:
         ArtifactError: the target cannot build artifacts, the folder holds other files, no layer
@@ -144,18 +145,26 @@ def check_possible(graph: IntegerGraph, target: Target, out: Path, *, bare: bool
 def canonical_workloads(graph: IntegerGraph) -> list[Workload]:
     """Return the workload that is tuned for each layer, in the order of `graph.layers`.
 
-    Schedules do not depend on the constants in an epilogue (its immediates). These constants are
-    therefore normalised, so that layers that differ only in them share a schedule.
+    Schedules do not depend on the constants in an epilogue (its immediates). The constants are
+    therefore replaced by standard values, so that layers that differ only in these constants share
+    a schedule.
     """
     return [canonical(layer.workload) for layer in graph.layers]
 
 
 def layer_graph(graph: IntegerGraph) -> LayerGraph:
-    """Return the graph of layers that a target builds.
+    """Return the graph of layers that a target builds into a program.
 
-    A tensor passes between host and target as floats if the host quantises it from a float input,
-    or if it is only dequantised to a float output. The target then converts it while it packs or
-    unpacks the tensor.
+    The host passes a tensor to the target as floats if it would otherwise have to quantise a float
+    input of the network. The target passes a tensor to the host as floats if the host would only
+    dequantise it to a float output. In both cases, the conversion is part of packing or unpacking
+    the tensor.
+
+    Args:
+        graph: the quantised network.
+
+    Returns:
+        The graph with the layers and the steps of the host.
     """
     steps: list[Layer | HostStep] = []
     by_islands: set[str] = set()
@@ -192,7 +201,7 @@ def _is_int8(graph: IntegerGraph, name: str) -> bool:
 
 
 def _list_operators(islands: Sequence[CpuIsland]) -> str:
-    """List the operators of islands by type, with the first node of each type."""
+    """List the operators that the CPU runs by type, with the first node of each type."""
     kinds: dict[str, list[str]] = {}
     for island in islands:
         if not island.nodes:  # it converts a tensor between two layers' layouts
@@ -206,7 +215,7 @@ def _list_operators(islands: Sequence[CpuIsland]) -> str:
 
 
 def _library(graph: IntegerGraph) -> bytes:
-    """Compile the CPU islands and return the shared library. This imports TVM."""
+    """Compile the operators that the CPU runs, and return the shared library. This imports TVM."""
     from tilewright.networks.integer.cpu_islands import write
 
     with tempfile.TemporaryDirectory() as folder:
@@ -287,9 +296,10 @@ def _island_seconds(
         graph: the quantised network.
         island: operators that the CPU runs between layers. An island without operators changes a
             layout.
-        cpu_seconds: estimated seconds of operators on the CPU beside the target, by operator name.
-        slowdown: factor by which this CPU is slower than the one of
-            `networks.offloading.cpu_costs`.
+        cpu_seconds: estimated seconds of operators on the CPU beside the accelerator, by operator
+            name.
+        slowdown: factor by which that CPU is slower than the CPU on which
+            `networks.offloading.cpu_costs` was measured.
     """
     if not island.nodes:  # a change of layout
         elements = sum(prod(graph.values[name].shape) for name in island.outputs)

@@ -86,7 +86,7 @@ class KernelError:
     Attributes:
         layer: index of the layer.
         error: largest difference, relative to the largest value.
-        bound: largest error that rounding can cause.
+        bound: largest relative error that rounding can cause.
     """
 
     layer: int
@@ -119,19 +119,22 @@ def compile_files(
     target_kind: str, *, name: str, total_macs: int, tolerance: float = OF_FLOAT32,
     last: LastRegions | None = None, ignore_nan: bool = False,
 ) -> CompiledFiles:  # fmt: skip
-    """Compile a network into a library and check it.
+    """Compile a network into a library, and compare it with its source model.
 
     Args:
         whole: the compiled part of the network.
-        layers: the layers with their kernels' workloads.
+        layers: the layers with the workloads of their kernels.
         picks: one schedule per workload.
         target: the target.
-        target_kind: kind of the target, for `targets.registry.rebuild`.
+        target_kind: type of the target, for example "cpu", from which `load` rebuilds the target.
         name: name of the network.
         total_macs: multiply-accumulates of the whole network.
         tolerance: largest accepted error of an output, relative to its largest value.
         last: regions (groups of operators) that onnxruntime runs after the compiled part.
         ignore_nan: allow code that does not propagate NaN values.
+
+    Returns:
+        The files of the artifact.
 
     Raises:
         ArtifactError: the target does not compile kernels, a kernel is wrong on random tensors, or
@@ -210,9 +213,12 @@ def region_files(
     Args:
         last: the regions (groups of operators) that onnxruntime runs.
         target: the target.
-        target_kind: kind of the target, for `targets.registry.rebuild`.
+        target_kind: type of the target, for example "cpu", from which `load` rebuilds the target.
         name: name of the network.
         total_macs: multiply-accumulates of the network.
+
+    Returns:
+        The files of the artifact.
 
     Raises:
         ImportFailedError: onnxruntime does not accept the network.
@@ -278,7 +284,7 @@ def _describe_source(
         source: the source model.
         sample: a sample, whose arrays give the types and shapes of inputs and outputs.
         target: the target.
-        target_kind: kind of the target, for `targets.registry.rebuild`.
+        target_kind: type of the target, for example "cpu".
         name: name of the network.
         tolerance: largest accepted error.
     """
@@ -507,7 +513,7 @@ class CompiledArtifact:
         return tuple(unpack_samples(bytes(self._check), *names))
 
     def check_inputs(self) -> dict[str, Array]:
-        """Return the inputs of the first stored sample (standard normal), arrays by name."""
+        """Return the inputs of the first stored sample (standard normal numbers), by name."""
         return dict(self.check_samples[0].inputs)
 
     @property
@@ -581,6 +587,9 @@ def open_library(
         manifest: manifest of the library, which lists its files.
         threads: number of threads; None for the number that the library was built for.
         inner: prefix of the library's files within the artifact, such as "size1/".
+
+    Returns:
+        The loaded library.
 
     Raises:
         ArtifactError: a file is missing, too large or was changed.

@@ -1,8 +1,8 @@
 """Compares a compiled library with its source model, on samples of several kinds.
 
 The comparison first checks the element types and shapes, then the values. The error of an output is
-its largest difference divided by its largest value. This divisor is at least so large that a
-difference of `NEGLIGIBLE` is within the tolerance.
+its largest difference divided by its largest value. For outputs close to zero, the divisor is
+raised, so that differences up to `NEGLIGIBLE` stay within the tolerance.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SourceModel(Protocol):
 
     @property
     def constants(self) -> Sequence[int]:
-        """Scalar integer constants in the model, candidates for input values."""
+        """Scalar integer constants in the model. Samples use them as input values."""
 
     @property
     def is_undrawable(self) -> bool:
@@ -88,6 +88,12 @@ def samples_of(source: SourceModel) -> list[NetworkSample]:
     """Generate samples for a network, with the outputs of its source model.
 
     `sample_values.draw_samples` describes the kinds of samples.
+
+    Args:
+        source: the source model.
+
+    Returns:
+        The samples.
 
     Raises:
         InputError: inputs cannot be generated, or the model rejects the first sample.
@@ -123,8 +129,8 @@ def decisive_samples(
 ) -> tuple[list[NetworkSample], float]:
     """Check a library on samples. Return the decisive samples and the largest error on them.
 
-    A sample on which the error exceeds the tolerance is not decisive, and is left out, in two
-    cases:
+    A sample on which the error exceeds the tolerance usually means that the library is wrong. In
+    two cases it does not; the sample is then not decisive and is left out:
 
     - The outputs of the source model itself change about as much if the inputs are slightly
       perturbed.
@@ -136,10 +142,13 @@ def decisive_samples(
 
     Args:
         samples: the samples.
-        infer: runs the library.
+        infer: function that runs the library.
         source: the source model.
         tolerance: largest accepted error.
         name: name of the network, for messages.
+
+    Returns:
+        The decisive samples, and the largest error on them.
 
     Raises:
         InaccurateError: the library exceeds the tolerance on a decisive sample.
@@ -189,7 +198,10 @@ def worst_output(
     Args:
         outputs: outputs of the library by name.
         expected: outputs of the source model by name.
-        tolerance: largest accepted error, from which `magnitude` computes the smallest divisor.
+        tolerance: largest accepted error. It determines the smallest divisor (see `magnitude`).
+
+    Returns:
+        The error of that output.
     """
     errors = [
         output_error(name, outputs[name], array, tolerance) for name, array in expected.items()
@@ -207,7 +219,10 @@ def output_error(name: str, output: Array, expected: Array, tolerance: float) ->
         name: name of the output.
         output: output of the library.
         expected: output of the source model.
-        tolerance: largest accepted error, from which `magnitude` computes the smallest divisor.
+        tolerance: largest accepted error. It determines the smallest divisor (see `magnitude`).
+
+    Returns:
+        The error.
     """
     if output.dtype != expected.dtype:
         return OutputDifference(
@@ -264,6 +279,9 @@ def unpack_samples(
         content: the serialised samples.
         inputs: names of the network's inputs.
         outputs: names of the network's outputs.
+
+    Returns:
+        The samples.
 
     Raises:
         KeyError: an input or an output is missing.

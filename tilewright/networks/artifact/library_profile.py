@@ -39,18 +39,18 @@ class CallTime:
 
     @property
     def gflops(self) -> float:
-        """Multiplications and additions per second, in units of 10⁹; 0 if the time is 0."""
+        """Throughput in GFLOP/s, counting multiplications and additions; 0 if the time is 0."""
         return 2e-9 * self.macs / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True)
 class LibraryProfile:
-    """Median durations of inferences.
+    """Median durations of inferences with a compiled library.
 
     Attributes:
         seconds: duration of an inference in seconds.
-        layers: duration of each kernel call, from separate inferences in which every call is timed;
-            empty if it was not requested.
+        layers: duration of each kernel call. It is measured in separate inferences in which every
+            call is timed. Empty if it was not requested.
         others: seconds of the functions that TVM compiled between the kernels, and of onnxruntime
             regions, by name.
     """
@@ -72,9 +72,12 @@ def profile_of(
 
     Args:
         layers: the kernel calls of the layers.
-        whole: seconds of inferences, float array of shape (n,).
+        whole: seconds per inference, float array of shape (n,).
         inferences: names and seconds of the calls, one list per inference in which every call was
             timed.
+
+    Returns:
+        The median durations.
     """
     seconds = float(np.median(whole))
     if not inferences:

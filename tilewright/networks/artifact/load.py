@@ -66,12 +66,15 @@ TINIEST, LARGEST = 2.0**-126, 2.0**127
 
 
 class Artifact:
-    """A network for an accelerator, loaded into memory.
+    """A network that was built for an accelerator, loaded into memory.
+
+    An inference alternates between segments (sequences of layers that the accelerator runs) and
+    islands (operators that the CPU runs in between).
 
     Args:
         manifest: the manifest of the artifact.
         program: the accelerator's programs and memory.
-        library: shared library of the CPU islands; None if there are none.
+        library: shared library with the operators of the islands; None if there are none.
         check: the serialised samples for `accuracy`; None if there are none.
         regions: regions (groups of operators) that onnxruntime runs.
         threads: number of CPU threads; None for all usable cores.
@@ -82,9 +85,9 @@ class Artifact:
         target: name of the target.
         program: the accelerator's programs and memory.
         rows: the layers with their cycles.
-        clock_hz: clock frequency of the accelerator.
-        host_slowdown: factor by which the CPU beside the accelerator is slower than the one of
-            `networks.offloading.cpu_costs`.
+        clock_hz: clock frequency of the accelerator in Hz.
+        host_slowdown: factor by which the CPU beside the accelerator is slower than the CPU on
+            which `networks.offloading.cpu_costs` was measured.
         inputs: the inputs of the network.
         outputs: the outputs of the network.
     """
@@ -114,7 +117,7 @@ class Artifact:
 
     @cached_property
     def times(self) -> Sequence[StreamTimes]:
-        """Cycles of each segment and of its layers, determined by the cycle simulator."""
+        """Cycles of each segment and of its layers, from the cycle simulator."""
         return self.program.times()
 
     @with_living_pool
@@ -201,6 +204,9 @@ class Artifact:
             image: arrays as for `run`. If the artifact contains no estimates of the time on the
                 CPU, one inference with these arrays measures it.
 
+        Returns:
+            The plan.
+
         Raises:
             InputError: an input is missing or has another shape or type.
             ArtifactError: programs of the target have memory for one image only.
@@ -225,10 +231,10 @@ class Artifact:
     def run_images(
         self, images: Sequence[Mapping[str, Array]], planned: PipelinePlan
     ) -> list[dict[str, Array]]:
-        """Run several images with overlap, on one accelerator.
+        """Run several images with overlapping work, on one accelerator.
 
-        A segment is a sequence of layers without CPU work in between. Segments of one image run
-        between those of another, as planned.
+        While the CPU works on one image, the accelerator runs a segment of another image, as
+        planned.
 
         Args:
             images: arrays as for `run`, one mapping per image.
@@ -248,10 +254,14 @@ class Artifact:
         return list(map(self._finish_outputs, images, made))
 
     def profile(self, cpu_seconds: Mapping[str, float] | None = None) -> Profile:
-        """Return the simulated times and the energy of the accelerator. No inference is needed.
+        """Return the simulated times and the energy of the accelerator. This runs no inference.
 
         Args:
-            cpu_seconds: measured seconds of each island on this machine's CPU.
+            cpu_seconds: measured seconds of each island on this machine's CPU, by name of the
+                island.
+
+        Returns:
+            The profile.
         """
         spent = [stream.microjoules for stream in self.times if stream.microjoules is not None]
         return Profile(
@@ -322,16 +332,19 @@ AnyArtifact = Artifact | CompiledArtifact | SizedLibrary
 def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) -> AnyArtifact:
     """Read an artifact, and compare every file with its digest.
 
-    TVM and ONNX are imported only when work that was left to the CPU runs. An artifact with machine
-    code is loaded only if the user built it in this workspace, which its signature proves
-    (`networks.artifact.manifest`), or if `allow_code` is set.
+    TVM and ONNX are imported only when the CPU runs operators. An artifact with machine code is
+    loaded only if the user built it in this workspace, which its signature proves (see
+    `networks.artifact.manifest`), or if `allow_code` is set.
 
     Args:
         folder: folder of the artifact.
         allow_code: load machine code even if another person built it. The code runs with the user's
             rights.
         threads: number of CPU threads. By default, a library uses the number that it was built for,
-            and an accelerator's artifact all usable cores.
+            and an accelerator's artifact uses all usable cores.
+
+    Returns:
+        The loaded artifact.
 
     Raises:
         ArtifactError: the artifact is damaged, was built by another version, or contains machine
@@ -379,7 +392,13 @@ def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) 
 
 
 def code_of(manifest: Mapping[str, Json]) -> list[str]:
-    """List the files of an artifact that contain machine code, with the operators in each.
+    """List the files of an artifact that contain machine code, with the operators in each file.
+
+    Args:
+        manifest: the manifest of the artifact.
+
+    Returns:
+        One text per file; empty if there is no machine code.
 
     Raises:
         KeyError: the manifest lacks an entry.

@@ -153,7 +153,10 @@ def specification(target: Target, kind: str) -> dict[str, Json]:
 
     Args:
         target: the target.
-        kind: kind of the target, under which it is registered.
+        kind: type of the target, for example "vta".
+
+    Returns:
+        The description.
     """
     keys = specification_of(target) or {}
     return {"kind": kind, "keys": keys, "fingerprint": target.fingerprint}
@@ -161,6 +164,12 @@ def specification(target: Target, kind: str) -> dict[str, Json]:
 
 def read_manifest(folder: Path) -> dict[str, Json]:
     """Read the manifest of an artifact.
+
+    Args:
+        folder: folder of the artifact.
+
+    Returns:
+        The manifest.
 
     Raises:
         ArtifactError: the manifest is damaged, or the build of the artifact was not finished.
@@ -381,7 +390,11 @@ def sign(manifest: Mapping[str, Json], folder: Path) -> str:
 
     Args:
         manifest: the manifest of the artifact.
-        folder: folder of the artifact; it must exist, because the signature is only valid there.
+        folder: folder of the artifact. It must exist, because the signature is valid only for this
+            folder.
+
+    Returns:
+        The signature.
 
     Raises:
         SigningError: the workspace cannot store a key, or the folder is missing.
@@ -401,6 +414,9 @@ def reason_for_doubt(manifest: Mapping[str, Json], folder: Path) -> str:
     Args:
         manifest: the manifest of the artifact.
         folder: folder of the artifact.
+
+    Returns:
+        The reason.
     """
     signature = manifest.get(SIGNATURE)
     if not isinstance(signature, str):

@@ -1,6 +1,7 @@
-"""Runs an artifact on successive images, so that CPU and accelerator work on different images.
+"""Overlaps work on successive images: the CPU and the accelerator work on different images.
 
-The work on an image is a sequence of stages. Each stage occupies one resource, the CPU or the
+The work on an image is a sequence of stages. Each stage occupies one resource, which is the CPU or
+the accelerator. Some stages of the CPU run islands, which are operators between the layers on the
 accelerator.
 """
 
@@ -63,6 +64,8 @@ class StageRun:
 class SteadyState:
     """Throughput and latency of a pipeline with a given number of images in flight.
 
+    An image is in flight if its first stage has started and its last stage has not ended.
+
     Attributes:
         in_flight: number of images in flight.
         interval: seconds between the ends of successive images.
@@ -85,13 +88,13 @@ def busy(stages: Sequence[PipelineStage], resource: Resource) -> float:
 def bound(stages: Sequence[PipelineStage]) -> float:
     """Return a lower bound on the seconds between the ends of successive images.
 
-    The resource that an image occupies longest limits the throughput.
+    The resource that an image occupies for the longest time limits the throughput.
     """
     return max(busy(stages, "cpu"), busy(stages, "accelerator"))
 
 
 def simulate(stages: Sequence[PipelineStage], images: int, in_flight: int) -> list[StageRun]:
-    """Simulate the pipeline and return the stage executions, ordered by start time.
+    """Simulate a pipeline.
 
     If several stages wait for the same resource, the stage of the older image starts first.
 
@@ -99,6 +102,9 @@ def simulate(stages: Sequence[PipelineStage], images: int, in_flight: int) -> li
         stages: stages of an image.
         images: number of images.
         in_flight: maximum number of images that are started and not finished.
+
+    Returns:
+        The executions of stages, ordered by start time.
     """
     simulation = _Simulation(stages, in_flight, images)
     runs: list[StageRun] = []
@@ -109,11 +115,14 @@ def simulate(stages: Sequence[PipelineStage], images: int, in_flight: int) -> li
 
 
 def steady_state(stages: Sequence[PipelineStage], in_flight: int) -> SteadyState:
-    """Simulate an endless stream of images, and return the interval and latency that it reaches.
+    """Simulate an endless stream of images until its interval and latency are known.
 
     Args:
         stages: stages of an image.
         in_flight: number of images in flight.
+
+    Returns:
+        The steady state.
     """
     simulation = _Simulation(stages, in_flight, None)
     seen: dict[tuple[tuple[int, int, int], ...], int] = {}
@@ -231,9 +240,12 @@ def steady_states(stages: Sequence[PipelineStage]) -> list[SteadyState]:
 
 
 def choose_steady_state(states: Sequence[SteadyState]) -> SteadyState:
-    """Return the steady state with the fewest images in flight among the fastest ones.
+    """Return the steady state with the fewest images in flight among those with a short interval.
 
-    The fastest ones are those whose interval is within 1 % of the shortest interval.
+    An interval is short if it is within 1 % of the shortest interval.
+
+    Args:
+        states: the steady states to choose from.
     """
     least = min(state.interval for state in states)
     return next(state for state in states if state.interval <= ENOUGH * least)
@@ -248,8 +260,9 @@ class CpuTimes:
     """Time that one image takes on the CPU beside the accelerator.
 
     Attributes:
-        islands: seconds of each island.
-        border: seconds of packing before and of unpacking after each segment.
+        islands: seconds of each island, a group of operators between layers.
+        border: pairs of the seconds of packing before each segment (a sequence of layers on the
+            accelerator) and of unpacking after it.
         source: origin of the islands' times.
     """
 
@@ -285,7 +298,7 @@ class PipelinePlan:
         cpu: times on the CPU.
         choices: the steady states that were compared, by increasing number of images in flight.
         taken: the chosen steady state.
-        has_islands: True if the CPU executes islands between segments.
+        has_islands: True if the CPU runs operators between layers on the accelerator.
     """
 
     stages: Sequence[PipelineStage]
@@ -328,8 +341,11 @@ def plan_pipeline(
         order: the steps of the artifact.
         program: the accelerator's program, which has memory for several images.
         cycles: cycles of each segment.
-        clock_hz: clock frequency of the accelerator.
+        clock_hz: clock frequency of the accelerator in Hz.
         cpu: times on the CPU.
+
+    Returns:
+        The plan.
     """
     stages = stages_of(order, [cycle / clock_hz for cycle in cycles], cpu)
     choices = [
@@ -343,12 +359,15 @@ def plan_pipeline(
 def stages_of(order: Order, segments: Sequence[float], cpu: CpuTimes) -> list[PipelineStage]:
     """Return the pipeline stages of an image.
 
-    Unpacking, islands and packing between two segments form a single CPU stage.
+    Unpacking, islands and packing between two segments form a single stage on the CPU.
 
     Args:
         order: the steps of the artifact.
         segments: seconds of each segment.
         cpu: times on the CPU.
+
+    Returns:
+        The stages in order.
     """
     stages: list[PipelineStage] = []
     seconds, steps = 0.0, list[int]()
@@ -380,7 +399,8 @@ def border_seconds(work: BorderWork, slowdown: float) -> float:
 
     Args:
         work: the amount of work.
-        slowdown: factor by which the CPU is slower than the one of `networks.offloading.cpu_costs`.
+        slowdown: factor by which that CPU is slower than the CPU on which
+            `networks.offloading.cpu_costs` was measured.
     """
     unfolding = SECONDS["elementwise"] * work.unfolded_from + SECONDS["unfold"] * work.unfolded
     return slowdown * (SECONDS["pack"] * work.packed + unfolding)
@@ -390,18 +410,21 @@ def run_images(
     order: Order, program: HoldsImages, cpu: RunCpu, images: Sequence[Mapping[str, Array]],
     stages: Sequence[PipelineStage], in_flight: int,
 ) -> list[dict[str, Array]]:  # fmt: skip
-    """Run several images and return their outputs, arrays by name in the shapes of `order`.
+    """Run several images, in the order in which the plan starts their stages.
 
-    The simulated accelerator runs one stage at a time. The stages run in the order in which the
-    plan starts them, so that segments of one image run between those of another.
+    The simulated accelerator runs one stage at a time, so segments of one image run between those
+    of another image.
 
     Args:
         order: the steps of the artifact.
         program: the accelerator's program.
-        cpu: runs islands.
+        cpu: function that runs an island.
         images: input arrays by name, one mapping per image.
         stages: stages of an image.
         in_flight: maximum number of images in flight.
+
+    Returns:
+        The outputs of each image, arrays by name in the shapes of `order`.
 
     Raises:
         InputError: an input is missing or has another shape or type.
@@ -426,11 +449,14 @@ def run_images(
 
 
 def images_in_flight_of(program: object, target: str) -> HoldsImages:
-    """Return a program, typed as one that has memory for several images.
+    """Return a program, typed as a program that has memory for several images.
 
     Args:
         program: the accelerator's program.
         target: name of the target, for the message.
+
+    Returns:
+        `program`.
 
     Raises:
         ArtifactError: the program has memory for one image only.

@@ -33,17 +33,19 @@ tensors that it stores."""
 
 @dataclass(frozen=True)
 class LayerTime:
-    """Cycles of a layer.
+    """Cycles of a layer on the accelerator.
 
     Attributes:
         name: name of the layer.
         names: names of the fused operators.
         operator: type of the operator.
         macs: multiply-accumulates.
-        cycles: cycles within the command stream of its segment, where layers overlap.
+        cycles: cycles within the program of its segment, where the layer overlaps with its
+            neighbours.
         alone: cycles of the layer when it runs alone.
         roofline: lower bound in cycles.
-        segment: index of its segment.
+        segment: index of its segment, a sequence of layers that the accelerator runs as one
+            program.
     """
 
     name: str
@@ -58,12 +60,15 @@ class LayerTime:
 
 @dataclass(frozen=True)
 class Profile:
-    """Time and energy of an inference.
+    """Time and energy of an inference on an accelerator.
+
+    A segment is a sequence of layers that the accelerator runs as one program. An island is a group
+    of operators that the CPU runs between segments.
 
     Attributes:
         layers: cycles of each layer.
-        segments: cycles of each segment's command stream.
-        clock_hz: clock frequency of the accelerator.
+        segments: cycles of each segment's program.
+        clock_hz: clock frequency of the accelerator in Hz.
         cpu_seconds: seconds of each island on this machine's CPU, by island name.
         microjoules: estimated energy of the accelerator and its memory; None if the target has no
             energy model.
@@ -132,9 +137,9 @@ class Order:
 
 
 class Inference:
-    """An inference in progress.
+    """An inference in progress, whose steps are run one by one.
 
-    Its steps run in order. Steps of other inferences may run between them.
+    The steps run in order. Steps of other inferences may run in between.
 
     Args:
         order: the steps of the artifact.
@@ -157,8 +162,8 @@ class Inference:
 
         Args:
             step: index of the step.
-            segment: runs a segment.
-            cpu: runs an island.
+            segment: function that runs a segment.
+            cpu: function that runs an island.
         """
         order, tensors = self._order, self._tensors
         kind, number = order.steps[step]
@@ -188,7 +193,7 @@ def infer(
     Args:
         order: the steps of the artifact.
         program: the accelerator's program.
-        cpu: runs islands.
+        cpu: function that runs an island.
         inputs: input arrays by name, in the shapes of the network.
 
     Returns:
@@ -204,7 +209,7 @@ def infer(
 
 
 class ExactInputs:
-    """Fast check whether input arrays need no conversion.
+    """Fast check of whether input arrays can be used without conversion.
 
     It keeps the overhead small for networks that take only microseconds.
 
@@ -325,13 +330,14 @@ def _sizes(shape: Sequence[int]) -> str:
 def _tensor(order: Order, tensors: dict[str, Array], name: str) -> Array:
     """Return a tensor by name. If it does not exist yet, quantise it from its float source.
 
-    Raises `InputError` for NaN, which int8 cannot represent. The C runtime of a board also rejects
-    NaN.
-
     Args:
         order: the steps of the artifact.
         tensors: the tensors that exist, by name. A quantised tensor is added to them.
         name: name of the tensor.
+
+    Raises:
+        InputError: the float source contains NaN, which int8 cannot represent. The C runtime of a
+            board also rejects NaN.
     """
     if name not in tensors:
         value, source = order.values[name], order.quantised[name]
@@ -361,6 +367,10 @@ _OF_INT8 = ("int8", "uint8")
 def check_order(order: Order, ports: Ports) -> None:
     """Check that an execution order is consistent with the segments' inputs and outputs.
 
+    Args:
+        order: the execution order.
+        ports: the tensors that each segment loads and stores.
+
     Raises:
         ValueError: a step or a tensor does not fit; the message names it.
     """
@@ -376,9 +386,9 @@ def check_order(order: Order, ports: Ports) -> None:
 
 
 class _Tensors:
-    """Check of an execution order that tracks which tensors exist after each step.
+    """Checker of an execution order, which tracks the tensors that exist after each step.
 
-    For each tensor, it stores the number of elements and the element type.
+    It stores the number of elements and the element type of each tensor.
     """
 
     def __init__(self, order: Order) -> None:

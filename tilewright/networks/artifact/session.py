@@ -110,6 +110,9 @@ class InferenceSession:
             name: name of the input.
             shape: shape of the array; required if the input has dynamic axes.
 
+        Returns:
+            The array, with the element type of the input.
+
         Raises:
             InputError: the input does not exist, or a size is missing.
         """
@@ -154,6 +157,9 @@ def open_session(folder: Path, threads: int | None, *, allow_code: bool) -> Infe
         folder: folder of the artifact.
         threads: number of threads; None for the number that a library was built for.
         allow_code: load machine code even if another person built it.
+
+    Returns:
+        The session.
 
     Raises:
         ArtifactError: the artifact cannot be loaded, or `threads` is invalid.

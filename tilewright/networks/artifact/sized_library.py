@@ -1,7 +1,8 @@
-"""A network that is compiled for several input sizes. An inference uses the smallest that fits.
+"""A network that is compiled for several input sizes.
 
-Inputs of a smaller size are padded with zeros, and the outputs are cropped. This is done only along
-dimensions for which padding provably does not change the result (`networks.onnx.neutral_padding`).
+An inference uses the library for the smallest size that fits its inputs. Inputs of a smaller size
+are padded with zeros, and the outputs are cropped. This is done only along dimensions for which
+padding provably does not change the result (`networks.onnx.neutral_padding`).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class NamedValue:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """The library that is used for some inputs.
+    """The library that an inference uses, with the padded inputs.
 
     Attributes:
         library: the library.
@@ -109,7 +110,7 @@ class SizedLibrary:
 
     @cached_property
     def sizes(self) -> dict[str, list[int]]:
-        """The compiled sizes of each dynamic dimension in ascending order, by its name."""
+        """Compiled sizes of each dynamic dimension in ascending order, by name of the dimension."""
         sizes: dict[str, set[int]] = {}
         for combination in self._at:
             for name, size in combination:
@@ -141,6 +142,13 @@ class SizedLibrary:
     ) -> tuple[dict[str, Array], LibraryProfile]:
         """Run one inference and measure its duration, like `CompiledArtifact.run`.
 
+        Args:
+            inputs: arrays by name, as for `infer`.
+            layers: also measure each kernel call.
+
+        Returns:
+            The outputs by name, and the median durations.
+
         Raises:
             InputError: no library fits the inputs.
         """
@@ -149,10 +157,13 @@ class SizedLibrary:
         return fit.crop_outputs(outputs), spent
 
     def fit(self, inputs: Mapping[str, Array]) -> Fit:
-        """Return the smallest library that fits the inputs, with the padded inputs.
+        """Return the smallest library that fits the inputs, and the padded inputs.
 
         Args:
             inputs: arrays by name.
+
+        Returns:
+            The library, the padded inputs, and how to crop the outputs.
 
         Raises:
             InputError: no library fits the inputs.
@@ -242,9 +253,14 @@ def join_libraries(
 
     Args:
         inputs: shape of each input by name, with names for dynamic axes.
-        made: pairs of the sizes of the dynamic dimensions and the library compiled for them.
+        made: pairs of the sizes of the dynamic dimensions and the library that was compiled for
+            them.
         obstacles: reason why inputs must not be padded along a dynamic dimension, by name of the
-            dimension; "" if they may be. The samples of the libraries may reveal further reasons.
+            dimension; "" if padding is allowed. The samples of the libraries may reveal further
+            reasons.
+
+    Returns:
+        The files of the artifact.
     """
     first = made[0][1].manifest
     rows: list[Json] = []

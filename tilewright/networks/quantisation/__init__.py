@@ -1,4 +1,4 @@
-"""Quantise float models to int8 with power-of-two scales, or accept quantised models as they are.
+"""Quantises float models to int8 with power-of-two scales, or accepts quantised models as they are.
 
     model = model_with_weights("resnet18")                # or an ONNX file
     samples = read_samples(Path("images.npz"), calibration_inputs(model))

@@ -1,4 +1,4 @@
-"""Measure the ranges of activations on calibration samples, and choose power-of-two exponents.
+"""Measures the ranges of activations on calibration samples, and chooses power-of-two exponents.
 
 A scale is 2 to the power of an exponent. The methods "entropy" and "percentile" use onnxruntime's
 calibrators. The rule "least_error" compares quantisation errors; it also estimates the clipping
@@ -55,12 +55,12 @@ Watched = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Observation:
-    """The ranges of tensors, as measured on the calibration samples.
+    """Ranges of tensors that were measured on the calibration samples.
 
     Attributes:
-        largest: the magnitude that int8 has to represent, by tensor name.
+        largest: largest magnitude that int8 has to represent, by tensor name.
         watched: up to `WATCHED_ELEMENTS` values of each tensor, one mapping per sample. Only the
-            first samples are kept, as memory allows.
+            first samples are kept, because memory is limited.
     """
 
     largest: Mapping[str, float]
@@ -76,16 +76,19 @@ def observe(
     method: Method,
     percentile: float,
 ) -> Observation:
-    """Measure for each float tensor the magnitude that int8 has to represent.
+    """Measure the largest magnitude that int8 has to represent, for each float tensor.
 
     Args:
         model: the float model.
-        run: returns the values of these tensors for a feed.
+        run: function that returns the values of these tensors for a feed.
         tensors: names of the tensors.
         operators: ONNX types of the operators that read or write the tensors.
         feeds: calibration samples, arrays by input name.
         method: how the magnitude is determined; see `QuantiseOptions`.
         percentile: the percentile of the method "percentile", in percent.
+
+    Returns:
+        The measured ranges.
 
     Raises:
         InputError: the model does not run on a sample.
@@ -158,10 +161,13 @@ def _observe_largest(
 
 
 def covering_exponents(largest: Mapping[str, float]) -> dict[str, int]:
-    """Return for each tensor the smallest exponent e at which int8 with scale 2^e clips no value.
+    """Return the smallest exponent e at which int8 with scale 2^e clips no value, for each tensor.
 
     Args:
-        largest: magnitude by tensor name.
+        largest: largest magnitude by tensor name.
+
+    Returns:
+        The exponents by tensor name.
 
     Raises:
         QuantisationError: a magnitude is too large, NaN or infinite.
@@ -184,19 +190,22 @@ def least_error_exponents(
     above: bool = False,
     watched: Sequence[Watched] = (),
 ) -> dict[str, int]:
-    """Return for each tensor the exponent with the smallest expected squared quantisation error.
+    """Return the exponent with the smallest expected squared quantisation error, for each tensor.
 
     The expected error is the error on the samples plus an estimate of the clipping error of unseen
-    values (`Tail`). The exponents that are compared are the one that clips nothing, the next two
-    smaller ones, and optionally the next larger one.
+    values (`Tail`). These exponents are compared: the smallest exponent that clips nothing, the
+    next two smaller ones, and optionally the next larger one.
 
     Args:
-        run: returns the values of the tensors for a feed.
-        covering_all: the exponent that clips nothing, by tensor name.
+        run: function that returns the values of the tensors for a feed.
+        covering_all: the smallest exponent that clips nothing, by tensor name.
         feeds: calibration samples, arrays by input name.
         above: also compare the next larger exponent.
-        watched: values of the first samples, if they are known already; the model then runs only on
+        watched: values of the first samples, if they are known already. The model then runs only on
             the remaining samples.
+
+    Returns:
+        The exponents by tensor name.
 
     Raises:
         InputError: the model does not run on a sample.
@@ -227,7 +236,7 @@ def _thin_out(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _magnitude(bounds: tuple[Any, Any]) -> float:
-    """Return the larger magnitude of two bounds of any shape; NaN if one contains NaN."""
+    """Return the larger magnitude of two bounds of any shape; NaN if a bound contains NaN."""
     return float(np.max([np.abs(np.asarray(bound)).max(initial=0.0) for bound in bounds]))
 
 
@@ -271,11 +280,11 @@ class Tail:
         self._top = _top(np.concatenate([self._top, _top(magnitudes)]))
 
     def unseen_error(self, limit: float) -> float:
-        """Estimate how much larger the squared clipping error is on new samples.
+        """Estimate how much larger the squared clipping error is on new samples than so far.
 
-        The new samples are assumed to hold as many values as the seen ones. The excess of values
-        over the tail's threshold is modelled by an exponential distribution. The clipping error on
-        the seen samples is subtracted, because the caller has counted it already, and the
+        The new samples are assumed to hold as many values as the seen samples. The amount by which
+        values exceed the tail's threshold is modelled by an exponential distribution. The clipping
+        error on the seen samples is subtracted, because the caller has already counted it. The
         difference is multiplied by `WEIGHT`.
 
         Args:

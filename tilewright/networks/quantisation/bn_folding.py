@@ -1,7 +1,7 @@
-"""Prepare a float model for quantisation: static shapes, folded BatchNorms and folded constants.
+"""Prepares a float model for quantisation: static shapes, folded BatchNorms and folded constants.
 
-onnxruntime's basic graph optimisation folds BatchNorms into convolutions; `_norms_into_products`
-folds those that follow a matrix product. The remaining operators keep their names.
+onnxruntime's basic graph optimisation folds BatchNorms into convolutions. `_norms_into_products`
+folds BatchNorms that follow a matrix product. The remaining operators keep their names.
 """
 
 from __future__ import annotations
@@ -66,6 +66,9 @@ def fold_batch_norms(fixed: NormalGraph) -> FoldedGraph:
 
     Args:
         fixed: the model with its weights and static shapes. It is not changed.
+
+    Returns:
+        The folded model.
 
     Raises:
         QuantisationError: weights are missing, or the opset is too old.

@@ -1,4 +1,4 @@
-"""Choose the power-of-two scale of each int8 tensor and of the weights of each output channel.
+"""Chooses the power-of-two scale of each int8 tensor and of the weights of each output channel.
 
 A scale is 2 to the power of an exponent. Exponents are integers.
 """
@@ -42,9 +42,10 @@ class Exponents:
     Attributes:
         activations: exponent by tensor name.
         weights: exponent of the weights, by the name of the group's first operator. If each channel
-            has its own exponent, this is the largest one.
-        finer: for groups with one exponent per channel, how much smaller than `weights` the
-            exponent of each channel is, an int array of shape (channels,).
+            has its own exponent, this is the largest of them.
+        finer: for groups with one exponent per channel, the differences between `weights` and the
+            exponents of the channels, an int array of shape (channels,), by the name of the group's
+            first operator.
     """
 
     activations: Mapping[str, int]
@@ -148,15 +149,18 @@ def choose_exponents(
     """Choose the exponents of all activations and weights.
 
     - Tensors that are connected by operators that only move data share one exponent: the largest
-      one that their ranges require.
+      exponent that their ranges require.
     - A residual is shifted left before it is added to the int32 accumulators, so its exponent is
-      raised to at least that of the accumulators.
+      raised to at least the exponent of the accumulators.
     - The exponent of weights is raised until the bias and the residual fit into int32.
 
     Args:
         normal: the folded float model.
         plan: the operators that become int8.
         measured: exponent that each activation's range requires, by tensor name.
+
+    Returns:
+        The exponents.
 
     Raises:
         QuantisationError: the exponent of a residual cannot be raised far enough.
@@ -268,16 +272,19 @@ channel takes one more cycle per accumulator."""
 
 
 def by_channel(normal: NormalGraph, plan: QuantisationPlan, exponents: Exponents) -> Exponents:
-    """Return exponents with one exponent per channel for those weights that gain enough from it.
+    """Give weights one exponent per channel where that improves the accuracy enough.
 
     Weights can have one exponent per channel only if the epilogue adds nothing but a constant per
-    channel to the accumulators, and if no channel would have to be shifted left. The gain has to be
-    at least `WORTH` dB.
+    channel to the accumulators, and if no channel would have to be shifted left. The mean gain has
+    to be at least `WORTH` dB.
 
     Args:
         normal: the folded float model.
         plan: the operators that become int8.
         exponents: the exponents with one exponent per tensor.
+
+    Returns:
+        The extended exponents.
     """
     tensors, nodes = normal.tensors(), {node.name: node for node in normal.graph.node}
     weights, finer = dict(exponents.weights), {}
@@ -305,10 +312,10 @@ def channel_axis(node: onnx.NodeProto) -> int:
 
 
 def least_errors(slices: Array) -> NDArray[np.int64]:
-    """Return for each channel of weights the exponent with the smallest squared error.
+    """Return the exponent with the smallest squared error, for each channel of weights.
 
-    Exponents below the largest one by more than `CHANNEL_SPREAD` are raised. A channel of zeros
-    gets the largest exponent.
+    Exponents that are smaller than the largest exponent by more than `CHANNEL_SPREAD` are raised. A
+    channel of zeros gets the largest exponent.
 
     Args:
         slices: weights of shape (channels, …).

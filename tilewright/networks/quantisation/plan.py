@@ -1,10 +1,11 @@
-"""Plan which operators of a float network become int8.
+"""Plans which operators of a float network become int8.
 
 The plan lists groups of operators, each of which the accelerator runs as one layer, and the
 operators that move int8 data between groups. The groups are the fused calls that the importer finds
-(`networks.relax.op_patterns`). Convolutions and products with constant weights, and products of two
-activations, always become int8. Pools, additions, ReLUs and clips become int8 only if all their
-inputs are int8 anyway.
+(`networks.relax.op_patterns`).
+
+Convolutions and products with constant weights, and products of two activations, always become
+int8. Pools, additions, ReLUs and clips become int8 only if all their inputs are int8 anyway.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ class QuantisationPlan:
         groups: the int8 layers.
         moves: names of operators that move int8 data between layers.
         tensors: names of the int8 activations.
-        kept: reason why an operator stays in float, by operator name. Lists convolutions, matrix
-            products and the operators that the user selected.
+        kept: reason why an operator stays in float, by operator name. It contains convolutions,
+            matrix products and operators that the user selected.
     """
 
     groups: tuple[Group, ...]
@@ -106,8 +107,11 @@ def plan_layers(
     Args:
         normal: the model.
         calls: the fused calls that the importer found in the model.
-        keep_float: names of operators that stay in float. All operators of a group that contains
-            one of them stay in float.
+        keep_float: names of operators that stay in float. A group that contains such an operator
+            stays in float completely.
+
+    Returns:
+        The plan.
 
     Raises:
         UnknownName: the model does not have an operator in `keep_float`.

@@ -1,4 +1,4 @@
-"""Quantise a float ONNX model to int8 with power-of-two scales, using calibration samples."""
+"""Quantises a float ONNX model to int8 with power-of-two scales, using calibration samples."""
 
 from __future__ import annotations
 
@@ -52,16 +52,17 @@ class QuantiseOptions:
 
     Attributes:
         method: how the range of an activation is determined, as in onnxruntime's calibrators.
-            "minmax" takes the largest magnitude seen, "entropy" the range with the smallest
-            relative entropy, and "percentile" a percentile of all magnitudes.
+            "minmax" takes the largest magnitude in the samples, "entropy" the range with the
+            smallest relative entropy, and "percentile" a percentile of all magnitudes.
         rule: how the range becomes a power-of-two scale. "cover" takes the smallest scale that does
             not clip the range. "least_error" takes the scale with the smallest expected squared
-            error, among this one, the next two smaller ones and, for "minmax", the next larger one.
+            error. It compares the scale of "cover", the next two smaller scales and, for "minmax",
+            the next larger scale.
         percentile: the percentile of the method "percentile", from 50 to 100.
         keep_float: names of operators that stay in float. The whole layer that contains such an
             operator stays in float.
-        per_channel: use a separate scale for the weights of each output channel where that gains
-            enough accuracy (`exponents.by_channel`).
+        per_channel: use a separate scale for the weights of each output channel where that improves
+            the accuracy enough (`exponents.by_channel`).
 
     Raises:
         QuantisationError: an option has an invalid value.
@@ -112,11 +113,14 @@ def quantise(
 
     Args:
         model: the float model with its weights.
-        samples: calibration samples. By default, the samples that belong to the network are used,
-            or else random samples; the latter cause a warning in the report.
+        samples: calibration samples. By default, the samples that belong to the network are used.
+            If there are none, random samples are used, and the report contains a warning.
         options: options for choosing the scales.
         input_shapes: shape for each dynamic input, by input name.
         judged: measure the quantisation error of each layer, which requires running both models.
+
+    Returns:
+        The int8 model with a report.
 
     Raises:
         QuantisationError: the model is already quantised or has no weights, or its weights or
@@ -256,6 +260,13 @@ def calibration_inputs(
 ) -> tuple[Input, ...]:
     """Return the inputs of a model, with static shapes, that a calibration sample has to provide.
 
+    Args:
+        model: the model.
+        input_shapes: shape for each dynamic input, by input name.
+
+    Returns:
+        The inputs.
+
     Raises:
         DynamicShapeError: an input shape is unknown or wrong.
         ModelFileError: the model is not valid.
@@ -296,6 +307,9 @@ def as_it_is(
             values, as the model defines them.
         input_shapes: shape for each dynamic input, by input name.
 
+    Returns:
+        The model in QDQ form.
+
     Raises:
         UnknownName: the model does not have an operator in `keep_float`.
         DynamicShapeError: an input shape is unknown or wrong.
@@ -310,6 +324,9 @@ def graph_as_it_is(fixed: NormalGraph, keep_float: Collection[str] = ()) -> Exis
     Args:
         fixed: the quantised model in QDQ form. It is not changed.
         keep_float: names of operators that stay on the CPU.
+
+    Returns:
+        The model in QDQ form.
 
     Raises:
         UnknownName: the model does not have an operator in `keep_float`.
@@ -359,8 +376,11 @@ def samples_for(
     Args:
         model: the model.
         calibration: path of an NPZ file or of a folder of NPZ files. If it is None, the samples
-            that belong to the network are used, or else random samples.
+            that belong to the network are used. If there are none, random samples are used.
         input_shapes: shape for each dynamic input, by input name.
+
+    Returns:
+        The samples.
 
     Raises:
         InputError: the samples cannot be read or do not fit the inputs.
@@ -379,7 +399,10 @@ def samples_of(
         model: the model.
         inputs: inputs of the model.
         calibration: path of an NPZ file or of a folder of NPZ files. If it is None, the samples
-            that belong to the network are used, or else random samples.
+            that belong to the network are used. If there are none, random samples are used.
+
+    Returns:
+        The samples.
 
     Raises:
         InputError: the samples cannot be read or do not fit the inputs.

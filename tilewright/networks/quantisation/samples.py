@@ -1,4 +1,4 @@
-"""Read or generate calibration samples, on which the ranges of activations are measured.
+"""Reads or generates calibration samples, on which the ranges of activations are measured.
 
 A file of samples is an NPZ file with one array per input name. There are three forms of arrays:
 
@@ -57,9 +57,9 @@ class Input:
     """An input of a network.
 
     Attributes:
-        name: its name.
-        shape: its shape in elements.
-        dtype: its element type.
+        name: name of the input.
+        shape: shape of the input.
+        dtype: element type.
         categories: for an integer input that selects rows of a table, such as an embedding, the
             number of rows; otherwise 0.
     """
@@ -115,15 +115,20 @@ def inputs_of(normal: NormalGraph) -> tuple[Input, ...]:
 
 
 def seeded_samples(inputs: Sequence[Input], count: int = DEFAULT_SAMPLES, seed: int = 0) -> Samples:
-    """Generate random samples. The result carries a warning that they may not fit real data.
+    """Generate random samples, with a warning that they may not resemble real data.
 
-    Floats are standard normal, and bools are true. An integer input gets row numbers if it selects
-    rows of a table, any value of the type if it is an 8-bit type, and otherwise 0 or 1.
+    Floats are standard normal, and bools are true. An integer input that selects rows of a table
+    gets row numbers. Other integer inputs get any value of an 8-bit type, and 0 or 1 for larger
+    types.
 
     Args:
         inputs: inputs of the network.
-        count: number of calibration samples; `HELD_OUT` more are generated as held-out samples.
+        count: number of calibration samples. `HELD_OUT` further samples are generated as held-out
+            samples.
         seed: seed of the random generator. Equal seeds give equal samples.
+
+    Returns:
+        The samples.
     """
     random = np.random.default_rng([seed, 0x5A])
     drawn = [{i.name: _draw_input(i, random) for i in inputs} for _ in range(count + HELD_OUT)]
@@ -178,6 +183,9 @@ def read_samples(path: Path, inputs: Sequence[Input]) -> Samples:
         path: path of the file or folder.
         inputs: inputs of the network.
 
+    Returns:
+        The samples.
+
     Raises:
         InputError: the files cannot be read, the arrays do not fit the inputs in name, shape or
             type, or the values are not finite.
@@ -197,13 +205,17 @@ def read_samples(path: Path, inputs: Sequence[Input]) -> Samples:
 
 
 def with_held_out(feeds: Sequence[Mapping[str, NDArray[Any]]]) -> Samples:
-    """Split samples into those from which scales are chosen and a few held-out ones.
+    """Split samples into samples from which scales are chosen and a few held-out samples.
 
     The held-out samples are spread evenly. If there are fewer than `FEWEST_SPLIT` samples, none is
-    held out, and a warning says that the error is measured on the samples that chose the scales.
+    held out. A warning then says that the error is measured on the samples from which the scales
+    were chosen.
 
     Args:
         feeds: arrays by input name, one mapping per sample.
+
+    Returns:
+        The samples.
     """
     if len(feeds) < FEWEST_SPLIT:
         samples = "one sample" if len(feeds) == 1 else f"{len(feeds)} samples"

@@ -1,4 +1,4 @@
-"""Measure the quantisation error of each layer as a signal-to-noise ratio."""
+"""Measures the quantisation error of each layer as a signal-to-noise ratio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantise weights and biases, and insert QuantizeLinear and DequantizeLinear into a float graph.
+"""Quantises weights and biases, and inserts QuantizeLinear and DequantizeLinear into a float graph.
 
 Weights become int8 and biases int32, each followed by a DequantizeLinear. The scale of a bias is
 that of the accumulators: the scale of the data times the scale of the weights. Every int8
@@ -30,12 +30,15 @@ from tilewright.networks.quantisation.plan import Group, QuantisationPlan
 def insert_qdq(
     normal: NormalGraph, plan: QuantisationPlan, exponents: Exponents
 ) -> onnx.ModelProto:
-    """Return a folded float model in QDQ form. Inputs, outputs and operators keep their names.
+    """Convert a folded float model to QDQ form. Inputs, outputs and operators keep their names.
 
     Args:
         normal: float model in normal form, with BatchNorms folded.
         plan: the operators that become int8.
         exponents: the exponents of the activations' and weights' power-of-two scales.
+
+    Returns:
+        The model in QDQ form.
     """
     writer = _QdqWriter(normal, exponents)
     for group in plan.groups:

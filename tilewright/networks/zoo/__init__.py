@@ -53,7 +53,10 @@ def build(name: str, seed: int = 0, weights: bool = True) -> onnx.ModelProto:
         name: name of the network.
         seed: seed for its random weights. Equal seeds give equal weights.
         weights: include the weights. Without them, weight tensors have shapes but no data. That is
-            enough to extract workloads, and shrinks even VGG-19 to a few kilobytes.
+            enough to extract workloads, and it reduces even VGG-19 to a few kilobytes.
+
+    Returns:
+        The model.
 
     Raises:
         UnknownName: there is no network with this name.
@@ -92,7 +95,7 @@ def build_with_builder(
 
 
 def write(name: str, path: str | Path, seed: int = 0) -> Path:
-    """Write a built-in network to an ONNX file and return the path.
+    """Write a built-in network to an ONNX file.
 
     The file is written completely or not at all. The file of a VGG network takes half a gigabyte.
 
@@ -100,6 +103,9 @@ def write(name: str, path: str | Path, seed: int = 0) -> Path:
         name: name of the network.
         path: path of the file.
         seed: seed for its random weights.
+
+    Returns:
+        The path of the file.
 
     Raises:
         UnknownName: there is no network with this name.

@@ -1,4 +1,4 @@
-"""Count the operators, multiply-accumulates and parameters of built-in networks.
+"""Counts the operators, multiply-accumulates and parameters of built-in networks.
 
 The counts come from the graphs, without weights and without TVM.
 """
@@ -17,8 +17,8 @@ class NetworkFacts:
     """Size of a network.
 
     Attributes:
-        name: its name.
-        input_shape: shape of its input, (batch, channels, height, width) for images and (batch,
+        name: name of the network.
+        input_shape: shape of the input: (batch, channels, height, width) for images, and (batch,
             tokens) for text.
         operators: number of operators.
         macs: multiply-accumulates of one inference.
@@ -34,6 +34,12 @@ class NetworkFacts:
 
 def facts(name: str) -> NetworkFacts:
     """Return the size of a built-in network.
+
+    Args:
+        name: name of the network.
+
+    Returns:
+        The size.
 
     Raises:
         UnknownName: there is no network with this name.
