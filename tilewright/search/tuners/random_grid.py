@@ -1,4 +1,4 @@
-"""Tuners that learn nothing: uniform random order and grid order."""
+"""Tuners that learn nothing: random order and grid order."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Grid(BaseExplorer[Options]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        """Propose untried configs in the order of the space."""
+        """Propose the untried configs with the lowest flat indices."""
         space, tried = problem.space, history.tried_indices(problem.space)
         if space.listed is not None:
             flat = candidates.list_untried(space, tried)[:n]
-        else:  # at most len(tried) of the first ones are gone
+        else:  # at most len(tried) of the first n + len(tried) configs were tried
             first = np.arange(min(space.size, n + len(tried)))
             flat = np.setdiff1d(first, tried)[:n]
         return Candidates(space.unravel(flat))
