@@ -144,7 +144,7 @@ class Boosted(Protocol):
 
 @runtime_checkable
 class VetoModel(CostModel, Protocol):
-    """A classifier that predicts whether configs are valid, with a threshold for vetoing configs."""
+    """A classifier of validity with a probability threshold below which configs are vetoed."""
 
     @property
     def threshold(self) -> float:

@@ -1,6 +1,6 @@
-"""Adds the accepted values to the schema of a form's field.
+"""Functions that add the accepted values of an option to the JSON schema of a form's field.
 
-A form offers these values, and a server rejects all others before a run begins.
+A form offers these values, and a server rejects all other values before a run begins.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ Schema = dict[str, Any]
 
 
 def with_tuners(schema: Schema) -> None:
-    """Accept the names of tuners."""
+    """Accept the names of registered tuners."""
     from tilewright.search.registry import TunerError, registered_tuners
 
-    with suppress(TunerError):  # a package's that does not load: said when it is asked for
+    with suppress(TunerError):  # a broken plug-in is reported when its tuner is requested
         schema["enum"] = list(registered_tuners())
 
 
 def with_targets(schema: Schema) -> None:
-    """Accept presets and kinds of targets, `KIND:…`, and paths of files."""
+    """Accept presets, kinds of targets, texts such as `KIND:…`, and paths of files."""
     from tilewright.targets.registry import TargetError, target_kinds
 
     with suppress(TargetError):
@@ -46,7 +46,7 @@ def with_targets_in_list(schema: Schema) -> None:
 
 
 def with_networks(schema: Schema) -> None:
-    """Accept built-in networks, paths of files, and an empty text."""
+    """Accept names of built-in networks, paths of files, and the empty string."""
     schema["pattern"] = _pattern(["", *_networks()], [])
 
 
@@ -62,11 +62,11 @@ def _networks() -> list[str]:
 
 
 def _pattern(names: Iterable[str], beginnings: Iterable[str], paths: bool = True) -> str:
-    """Return a regular expression that matches the accepted texts of a form's field.
+    """Build a regular expression that matches the accepted values of a form's field.
 
     Args:
-        names: texts that are accepted as they are.
-        beginnings: texts with which an accepted text may begin.
+        names: values that are accepted as they are.
+        beginnings: prefixes of accepted values.
         paths: whether paths of files are accepted too.
     """
     begun = [f"{_plain(beginning)}.*" for beginning in beginnings] + [".*[./].*"] * paths
@@ -74,5 +74,5 @@ def _pattern(names: Iterable[str], beginnings: Iterable[str], paths: bool = True
 
 
 def _plain(text: str) -> str:
-    """Escape a text for a regular expression, but leave hyphens readable."""
+    """Escape a string for a regular expression, but leave hyphens readable."""
     return re.escape(text).replace(r"\-", "-")
