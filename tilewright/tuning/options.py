@@ -357,7 +357,7 @@ class TuningOptions(CommandOptions):
 
     @property
     def settings(self) -> str:
-        """Settings that distinguish runs of the same subject, such as `default, seed 0, 64 trials`."""
+        """Settings that distinguish runs of one subject, such as `default, seed 0, 64 trials`."""
         trials = f"{self.trials} trial{'' if self.trials == 1 else 's'}"
         return f"{self.tuner}, seed {self.seed}, {trials}"
 
