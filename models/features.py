@@ -45,9 +45,8 @@ def tree_features(workload: Workload, space: Space, configs: Configs) -> Feature
 
     - log2 of each knob;
     - for each tile: log2 of the number of parts, the work wasted in the last part, a flag for a
-      tile of
-      size one, a flag for an axis that is not split, and a flag per thread knob for a number of
-      parts that is not a multiple of the number of threads;
+      tile of size one, a flag for an axis that is not split, and a flag per thread knob for a
+      number of parts that is not a multiple of the number of threads;
     - log2 volumes of the working sets in elements.
 
     Columns that are constant within the space are left out.

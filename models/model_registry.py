@@ -38,7 +38,7 @@ model is built."""
 
 
 def list_kinds() -> list[str]:
-    """Return the names of all kinds of models, sorted."""
+    """Return the names of the registered kinds of models, sorted."""
     return sorted(_KINDS)
 
 

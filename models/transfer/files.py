@@ -43,7 +43,18 @@ Name = Annotated[str, Field(max_length=300)]
 
 
 class Index(BaseModel):
-    """Contents of `model.json`."""
+    """Contents of the index file of a transfer model, `model.json`.
+
+    Attributes:
+        format: version of the format.
+        kind: name of the kind of model.
+        seed: seed with which the model was trained.
+        options: option values by name.
+        columns: names of the input columns.
+        spread: typical errors with and without compilation results, in log2 latency.
+        facts: further properties of the model by name.
+        files: SHA-256 digests of the model's files, by file name.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid")
 

@@ -53,7 +53,15 @@ class JaxNetwork(Protocol):
         """Return the shape of each weight, by name."""
 
     def __call__(self, weights: _Params, x: jax.Array) -> jax.Array:
-        """Map rows of shape (rows, columns) to labels of shape (rows,)."""
+        """Predict the labels of rows.
+
+        Args:
+            weights: weights by name.
+            x: normalised rows of shape (rows, columns); unknown values are NaN.
+
+        Returns:
+            Labels of shape (rows,).
+        """
 
 
 def init_weights(network: JaxNetwork, seed: int) -> NamedWeights:

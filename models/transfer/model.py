@@ -391,11 +391,14 @@ def _check_rows(table: TrainingTable) -> None:
 
 
 def options_of(kind: type[Transferred], given: Mapping[str, object] | None = None) -> CommonOptions:
-    """Validate options for a kind of transfer model and fill in the defaults.
+    """Validate the options of a kind of transfer model and fill in the defaults.
 
     Args:
         kind: class of the model.
         given: option values by name.
+
+    Returns:
+        The complete options.
 
     Raises:
         TransferError: an option is unknown, or its value is invalid.

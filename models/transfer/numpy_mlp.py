@@ -48,7 +48,11 @@ def layer_shapes(name: str, inputs: int, units: int) -> Shapes:
 
 
 def pack_weights(weights: Mapping[str, NDArray[np.float32]]) -> bytes:
-    """Serialise arrays as safetensors, sorted by name."""
+    """Serialise arrays in the safetensors format, sorted by name.
+
+    Args:
+        weights: arrays by name.
+    """
     return bytes(
         numpy_format.save({name: np.ascontiguousarray(weights[name]) for name in sorted(weights)})
     )

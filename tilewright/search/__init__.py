@@ -3,21 +3,22 @@
 A trial is one measured config. A config is a point of the search space, given by one index per
 knob.
 
-    from tilewright.flows.tuning import tune          # runs the tuning rounds from
-    tilewright.models import make_explorer       # builds a tuner with its learned models from
-    tilewright.search import TrialStore
+    from tilewright.flows.tuning import tune          # runs the tuning rounds
+    from tilewright.models import make_explorer       # builds a tuner with its learned models
+    from tilewright.search import TrialStore
 
-    explorer = make_explorer("ml2tuner", {"alpha": 1.0}) with TrialStore(path) as store:
-    # optional: makes the run resumable for round in tune(target, workload, explorer, trials=64,
-    batch=8, seed=0, store=store): print(round.index, round.best_cycles, round.lowered,
-    round.failed_compiles)
+    explorer = make_explorer("ml2tuner", {"alpha": 1.0})
+    with TrialStore(path) as store:                   # optional: makes the run resumable
+        for round in tune(target, workload, explorer, trials=64, batch=8, seed=0, store=store):
+            print(round.index, round.best_cycles, round.lowered, round.failed_compiles)
 
 `flows.tuning` executes the steps of a round (functions of `search.round_steps`) through a runner
 (`search.runner`). Each step takes a task, the session of this task and the batch of the round:
 
-    task = make_task(target, workload, explorer, seed) session = Session.start(task) done =
-    tune_round(run, task, session, n)             # a Round, or None: the space is exhausted session
-    = done.session
+    task = make_task(target, workload, explorer, seed)
+    session = Session.start(task)
+    done = tune_round(run, task, session, n)             # a Round, or None: the space is exhausted
+    session = done.session
 
 `models.save_state(state, folder)` and `models.load_state(folder)` keep the learned models in native
 formats. The trial store is sufficient to resume a run: `StoredRun.finished_rounds` returns the

@@ -150,7 +150,7 @@ def pool(
 
 
 def _occurs_in(values: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which of `values` occur in the ascending array `known`."""
+    """Return which of `values` occur in the ascending array `known`, as a bool array."""
     if not len(known):
         return np.zeros(len(values), dtype=np.bool_)
     place = np.minimum(np.searchsorted(known, values), len(known) - 1)

@@ -26,9 +26,14 @@ Missing trials count as this far away, so an unknown distance is a factor of two
 
 
 def best_latency(history: History) -> float | None:
-    """Return the latency of the best valid trial, or None if there is none.
+    """Return the latency of the best valid trial.
 
-    The unit is that of `History.latency`: cycles if the target counts them, otherwise seconds.
+    Args:
+        history: trials of the workload so far.
+
+    Returns:
+        Latency in the unit of `History.latency` (cycles if the target counts them, otherwise
+        seconds), or None if no trial is valid.
     """
     best = float(np.min(history.possible_latency, initial=np.inf))
     return best if np.isfinite(best) else None
@@ -65,14 +70,12 @@ def expected_improvement(history: History, trials: int, baseline: float | None =
     of terms:
 
     - d_r is the measured improvement in round r, out of R rounds. It shows how well this tuner
-      works on
-      this workload. Recent rounds count most (λ = `DISCOUNT`). Rounds up to and including the one
-      with the first valid trial are left out.
+      works on this workload. Recent rounds count most (λ = `DISCOUNT`). Rounds up to and including
+      the one with the first valid trial are left out.
     - p = b/(n+b) · s is the improvement that b further trials would bring after n trials if all
-      trials
-      were independent draws. Its weight is w = `PRIOR_WEIGHT`. The best of n+b exchangeable draws
-      is one of the last b with probability b/(n+b), and a new best is s better than the previous
-      best. The scale s is estimated from the `LEADERS` trials after the best one: for an
+      trials were independent draws. Its weight is w = `PRIOR_WEIGHT`. The best of n+b exchangeable
+      draws is one of the last b with probability b/(n+b), and a new best is s better than the
+      previous best. The scale s is estimated from the `LEADERS` trials after the best one: for an
       exponential tail, the k-th spacing of the order statistics has mean s/k (Rényi), so the k-th
       trial after the best is expected s·(1 + 1/2 + … + 1/k) behind it.
 

@@ -131,9 +131,9 @@ class ModelInput:
 
 @dataclass(frozen=True)
 class ExplorerState:
-    """State that an explorer carries from round to round: learned models and plain arrays.
+    """State that a tuner carries from round to round: learned models and plain arrays.
 
-    `models.save_state` and `models.load_state` keep it on disk in native formats.
+    `models.save_state` and `models.load_state` store it on disk in native formats.
 
     Attributes:
         models: fitted models by role, such as "P", "V" and "A".
@@ -260,7 +260,7 @@ class Explorer(Protocol):
         """
 
     def share(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """Add a finished workload to the state that later workloads of the run start with.
+        """Add a finished workload to the state with which later workloads of the run start.
 
         Args:
             problem: the problem of the finished workload.

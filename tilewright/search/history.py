@@ -62,7 +62,11 @@ class History:
 
     @staticmethod
     def empty(space: Space) -> History:
-        """Return the history before the first round."""
+        """Return the history before the first round, without trials.
+
+        Args:
+            space: the search space; it determines the number of knobs.
+        """
         knobs = len(space.knobs)
         return History(
             np.empty((0, knobs), np.int32), np.empty(0, object), np.empty(0, np.int64),
@@ -79,7 +83,7 @@ class History:
 
     @cached_property
     def latency(self) -> NDArray[np.float64]:
-        """Latency to minimise, shape (n,); NaN where a trial is not valid.
+        """Latency of each trial, shape (n,); NaN where a trial is not valid.
 
         The unit is cycles if the target counts them, otherwise seconds.
         """
@@ -87,7 +91,7 @@ class History:
 
     @cached_property
     def possible_latency(self) -> NDArray[np.float64]:
-        """Latency of each trial, shape (n,); infinite where it is not valid or not positive."""
+        """Latency of each trial, shape (n,); infinite if the trial is not valid or not positive."""
         latency = self.latency
         return np.where(np.isfinite(latency) & (np.nan_to_num(latency) > 0), latency, np.inf)
 
@@ -98,7 +102,7 @@ class History:
 
     @property
     def throughput(self) -> NDArray[np.float64]:
-        """1 / latency, shape (n,); 0 where a trial is not valid."""
+        """Reciprocal of the latency, shape (n,); 0 where a trial is not valid."""
         return np.where(self.valid, 1.0 / self.latency, 0.0)
 
     @property

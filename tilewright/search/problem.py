@@ -41,7 +41,7 @@ class Belief:
 
     @property
     def table(self) -> NDArray[np.float64]:
-        """`log_latency`, `spread` and `chance` as the rows of an array of shape (3, n)."""
+        """Array of shape (3, n) with the rows `log_latency`, `spread` and `chance`."""
         return np.stack([self.log_latency, self.spread, self.chance])
 
 

@@ -1,8 +1,8 @@
-"""Registry of the tuners.
+"""Registry of the tuners, by name.
 
 To add a tuner, add a module to `tilewright/search/tuners/` that ends with `register("name",
-MyExplorer, MyOptions)`. Another package can name such a module in an entry point of the group
-`tilewright.tuners`.
+MyExplorer, MyOptions)`. Other packages can add tuners, too: they name such a module in an entry
+point of the group `tilewright.tuners`.
 """
 
 from __future__ import annotations
@@ -107,10 +107,10 @@ def register(
 
 
 def registered_tuners() -> dict[str, Registration]:
-    """Return all registered tuners by name.
+    """Return all registered tuners by name, after importing the modules that register them.
 
     Raises:
-        TunerError: an entry point cannot be loaded.
+        TunerError: an entry point of another package cannot be loaded.
     """
     _load_all()
     return dict(sorted(_REGISTRY.items()))
@@ -118,7 +118,7 @@ def registered_tuners() -> dict[str, Registration]:
 
 @cache
 def _load_all() -> None:
-    """Import every module that registers tuners, here and in other packages."""
+    """Import every module that registers tuners, in this package and in other packages."""
     import tilewright.search.tuners as package
 
     for module in pkgutil.iter_modules(package.__path__):

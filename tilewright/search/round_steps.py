@@ -3,8 +3,8 @@
 `flows.tuning` executes the steps in this order through a runner (`search.runner`). Each step takes
 a task and its session, or the batch of the round.
 
-    begin_models → retrain_models → generate_candidates → filter_candidates → lower_and_choose →
-    measure_batch
+    begin_models → retrain_models → generate_candidates → filter_candidates → lower_and_choose
+        → measure_batch
 
 After the last step, the record of the run (`search.run_record`) stores the measurements.
 """
@@ -88,7 +88,9 @@ def generate_candidates(task: Task, session: Session, n: int) -> Candidates:
 
 
 def filter_candidates(task: Task, session: Session, candidates: Candidates, n: int) -> Candidates:
-    """Remove the candidates that Model V, the tuner's validity classifier, vetoes.
+    """Remove the candidates that the tuner vetoes because they are unlikely to be valid.
+
+    The tuner's validity classifier, Model V, predicts the probability of being valid.
 
     Args:
         task: the workload, the target and the tuner.
@@ -185,7 +187,7 @@ def measure_batch(task: Task, batch: Batch, known: Known) -> Measurements:
 
 
 def trial_at(measured: Measurements, row: int) -> Trial:
-    """Return one row of measurements as a trial."""
+    """Convert one row of measurements to a trial."""
     repeats = () if measured.repeats is None else tuple(map(float, measured.repeats[row]))
     return Trial(
         measured.status[row], str(measured.reason[row]), int(measured.cycles[row]),

@@ -139,7 +139,7 @@ class Stopwatch:
 
 
 def latency_at(history: History, row: int | None) -> Latency | None:
-    """Return the latency of one trial, or None if `row` is None."""
+    """Return the latency of the trial in a given row of the history; None if `row` is None."""
     if row is None:
         return None
     return Latency(float(history.seconds[row]), int(history.cycles[row]))

@@ -93,7 +93,11 @@ class Session:
         return Session(History.empty(task.problem.space), models or ExplorerState())
 
     def extend(self, batch: Batch) -> Session:
-        """Return the session after a measured batch."""
+        """Return the session after a batch was measured.
+
+        Args:
+            batch: the measured batch.
+        """
         history = self.history.extend(
             batch.rows, batch.measurements(), batch.unmeasured_failed, batch.unmeasured_compiled
         )

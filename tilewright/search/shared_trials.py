@@ -110,12 +110,10 @@ def scale_to_hardware(
     """Scale the features of trials on other hardware, so that models of this hardware can use them.
 
     - Model A predicts the cost of a program. Byte counts are multiplied by the ratio of the bus
-      widths,
-      so that one counted byte takes the same time on both machines.
+      widths, so that one counted byte takes the same time on both machines.
     - Model V predicts whether tiles fit the scratchpads. Tile sizes are multiplied by the ratio of
-      the
-      scratchpad sizes. If the scratchpad sizes of either machine are unknown, the features of Model
-      V are removed.
+      the scratchpad sizes. If the scratchpad sizes of either machine are unknown, the features of
+      Model V are removed.
 
     Args:
         trials: trials that were measured on the other hardware.

@@ -41,7 +41,7 @@ def with_tuners_in_list(schema: Schema) -> None:
 
 
 def with_targets_in_list(schema: Schema) -> None:
-    """Accept lists of targets."""
+    """Accept lists of targets, as in `with_targets`."""
     with_targets(schema["items"])
 
 

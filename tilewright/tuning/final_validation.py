@@ -9,8 +9,7 @@ are based on separate validation measurements:
 - After each block of turns, the better half remains (sequential halving: Karnin, Koren & Somekh,
   Almost Optimal Exploration in Multi-Armed Bandits, 2013).
 - The measurements that select the winner are again biased in its favour. The reported latencies
-  come
-  from a last block, in which only the winner and the baseline are measured.
+  come from a last block, in which only the winner and the baseline are measured.
 """
 
 from __future__ import annotations

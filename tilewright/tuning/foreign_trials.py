@@ -36,7 +36,7 @@ NO_TIME = 1e9
 
 
 class ForeignTrialsError(TilewrightError):
-    """The file does not have the expected format."""
+    """The file does not have the expected format, or contains no usable trial."""
 
 
 @dataclass(frozen=True)

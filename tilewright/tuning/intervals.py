@@ -17,7 +17,12 @@ CONFIDENCE = 0.95
 
 
 class Interval(NamedTuple):
-    """Lower and upper end of an interval."""
+    """Lower and upper end of a confidence interval.
+
+    Attributes:
+        low: lower end.
+        high: upper end.
+    """
 
     low: float
     high: float
@@ -117,7 +122,7 @@ class ValidationStats:
         return ratio_interval(self.baseline, self.tuned)
 
     def row(self) -> ValidationRow:
-        """Return the entry in `summary.json`."""
+        """Return the entry about validation measurements in `summary.json`."""
         return {
             "measurements": self.measurements,
             "seconds": round(self.seconds, 3),

@@ -1,7 +1,7 @@
 """Options of a tuning run.
 
-The options of `tilewright tune`, the form of its deployment and the keyword arguments of
-`tilewright.tune` are derived from `TuningOptions`.
+The command-line options of `tilewright tune`, the form of its Prefect deployment and the keyword
+arguments of `tilewright.tune` are derived from `TuningOptions`.
 """
 
 from __future__ import annotations

@@ -4,10 +4,11 @@ run.json          identifies the run, and lists the layers of each workload (`tu
 summary.json      latencies of every workload: without tuning, tuned, and lower bounds
 schedules.json    the chosen schedule of every workload; equal runs write identical files
 fusion.json       decisions about fusion with their schedules, if `--fusion` was given
-trials.parquet    one row per trial convergence.png   best latency over trials, if it was drawn
+trials.parquet    one row per trial
+convergence.png   best latency over trials, if it was drawn
 explain.html      what the models learned, with explain.png, if `tilewright explain` was called
-trials.sqlite     the trials, from which the run is resumed (`search.trial_store`) .tune
-ID of the directory, which stays the same when the directory is moved
+trials.sqlite     the trials, from which the run is resumed (`search.trial_store`)
+.tune             ID of the directory, which stays the same when the directory is moved
 """
 
 from __future__ import annotations

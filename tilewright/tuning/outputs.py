@@ -48,8 +48,7 @@ class Summary(TypedDict):
 
     - `part` is present if only a part of a network was tuned.
     - `stop_gain` is present if the workloads shared their trials. `trials` is then the maximum
-      average per
-      workload.
+      average per workload.
     - `fusion` is present if fusion was decided.
     - `macs` shows how much of the network `total` covers.
     - `run_key` identifies the run (`tuning.run_metadata`).

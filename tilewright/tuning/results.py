@@ -1,4 +1,4 @@
-"""Results of tuning a workload."""
+"""Types that hold the result of tuning a workload, and their entries in the output files."""
 
 from __future__ import annotations
 

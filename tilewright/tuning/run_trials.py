@@ -71,7 +71,11 @@ class RunTrials:
     about: Mapping[str, str]
 
     def trials_of_workload(self, workload: str) -> pd.DataFrame:
-        """Return the trials of a workload, in order."""
+        """Return the trials of one workload, in order.
+
+        Args:
+            workload: ID of the workload.
+        """
         return self.table[self.table["workload"] == workload].sort_values("trial", kind="stable")
 
 

@@ -108,7 +108,7 @@ class TaskState:
 
     @property
     def made(self) -> int:
-        """Number of trials, including those of the running round."""
+        """Number of trials so far, including the trials of the running round."""
         return self.in_hand + (0 if self.history is None else len(self.history))
 
     @property

@@ -62,7 +62,7 @@ class Baco(BaseExplorer[BacoOptions]):
         return Candidates(configs[rows], scores)
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """Fit the Gaussian process of latency and the model of validity."""
+        """Fit the Gaussian process of the latency and the random forest of the validity."""
         valid = history.valid
         if len(history) < self.options.first or valid.sum() < 2:
             return state

@@ -227,7 +227,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return BatchChoice(picked, scores, configs[kept], keep_compiled=True)
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """Retrain models P, V and A on all trials."""
+        """Retrain Models P, V and A on all trials."""
         models, valid = dict(state.models), history.valid
         beliefs = self._beliefs(problem, state)
         compiled, compiled_hidden = history.unmeasured_configs(problem.space)
@@ -401,8 +401,8 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     ) -> Candidates:
         """Combine the candidates of a transferred model with configs spread over the space.
 
-        The spread-out configs are chosen without the transferred model. Its predictions may be
-        wrong, including its predictions of what compiles.
+        The spread-out configs are chosen without the transferred model, because its predictions of
+        latency and validity may be wrong.
 
         Args:
             beliefs: predictions before the first round.

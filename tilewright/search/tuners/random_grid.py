@@ -12,19 +12,22 @@ from tilewright.search.registry import Options, register
 
 
 class Random(BaseExplorer[Options]):
-    """Proposes configs in uniform random order without repetition."""
+    """Tuner `random`: proposes configs in uniformly random order, without repetition."""
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        """Propose untried configs at random."""
+        """Propose random untried configs."""
         rng = problem.rng(history.round, "generate")
         flat = candidates.sample(problem.space, n, history.tried_indices(problem.space), rng)
         return Candidates(problem.space.unravel(flat))
 
 
 class Grid(BaseExplorer[Options]):
-    """Proposes configs in the order of their flat index; the first knob changes fastest."""
+    """Tuner `grid`: proposes configs in the order of their flat index.
+
+    The first knob changes fastest.
+    """
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int

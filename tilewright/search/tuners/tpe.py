@@ -123,7 +123,7 @@ class Optuna(BaseExplorer[OptunaOptions]):
 
 
 def _distributions(space: Space, kind: str) -> Distributions:
-    """Return the distribution of each knob's value index, by knob name."""
+    """Return the Optuna distribution of each knob's value index, by knob name."""
     distributions: Distributions = {}
     for knob in space.knobs:
         count = len(knob.values)
