@@ -47,7 +47,7 @@ class Batch:
     stage_seconds: dict[str, float] = field(default_factory=dict)
 
     def measurements(self) -> Measurements:
-        """Return the measurements of a batch that has been measured."""
+        """Return the measurements of the batch, which must have been measured."""
         assert self.measured is not None, "the batch was not measured"
         return self.measured
 

@@ -86,7 +86,7 @@ def check(options: BuildOptions) -> None:
 
 
 def check_program(options: BuildOptions, target: Target) -> None:
-    """Check the options that do not apply to a build for an accelerator.
+    """Check that the target can run whole programs and that no CPU-only option is set.
 
     Args:
         options: options of the build.

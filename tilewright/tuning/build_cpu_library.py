@@ -55,14 +55,14 @@ if TYPE_CHECKING:
 
 
 def check_library(options: BuildOptions, target: Target) -> None:
-    """Check the options that do not apply to a build for a CPU.
+    """Check that no option is set that applies only to a build for an accelerator.
 
     Args:
         options: options of the build.
         target: the CPU target.
 
     Raises:
-        ArtifactError: an option applies only to quantised networks on an accelerator.
+        ArtifactError: such an option is set.
     """
     given = (bool(options.keep_float), options.bare)
     for name, is_given in zip(("--keep-float", "--bare"), given, strict=True):

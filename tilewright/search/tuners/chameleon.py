@@ -32,8 +32,7 @@ _CLUSTERS = range(8, 65, 8)
 class ChameleonOptions(PPOOptions):
     """Options of CHAMELEON.
 
-    The description of an option says so if neither the paper nor the published code gives its
-    value.
+    If neither the paper nor the published code specifies a value, the option's description says so.
     """
 
     first: int = Field(64, ge=1, description="random trials before the first fit of the cost model")

@@ -471,9 +471,10 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     ) -> NDArray[np.int64]:  # fmt: skip
         """Rank compiled programs for measurement before there is a fitted model of this workload.
 
-        If there are closed-form estimates, the programs are already in the order of the estimates.
-        Otherwise, the programs with the least work, programs that are spread over the space and, if
-        there is a transferred model, its favourites take turns.
+        If there are closed-form estimates, the given order is kept, because it is the order of the
+        estimates. Otherwise, two rankings are merged: programs with the least work first, and
+        programs spread over the space. If there is a transferred model, its ranking is merged with
+        the result.
 
         Args:
             beliefs: predictions before the first trial.

@@ -68,7 +68,11 @@ class PublishedML2TunerOptions(Options):
 
 
 class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
-    """ML²Tuner as published: P proposes, V vetoes, and A ranks compiled candidates again."""
+    """ML²Tuner as published, with a performance model, a validity model and an advanced model.
+
+    Model P proposes configs by predicted latency, Model V vetoes configs that are probably invalid,
+    and Model A ranks the compiled configs by predicted latency from their hidden features.
+    """
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
