@@ -108,11 +108,25 @@ class GaussianProcess(FittedModel):
         self.noise, self.linear = float(np.exp(optimum[-2])), float(np.exp(optimum[-1]))
 
     def predict(self, x: Features) -> Vector:
-        """Return the posterior mean of each row, shape (n,)."""
+        """Predict targets by the posterior mean.
+
+        Args:
+            x: features with n rows.
+
+        Returns:
+            Array of shape (n,).
+        """
         return self._mean(self._kernel_to(self._scale_inputs(x)))
 
     def spread(self, x: Features) -> Vector:
-        """Return the posterior standard deviation of each row, shape (n,)."""
+        """Return the posterior standard deviation of each prediction.
+
+        Args:
+            x: features with n rows.
+
+        Returns:
+            Array of shape (n,).
+        """
         scaled = self._scale_inputs(x)
         known = self._explained_variance(self._kernel_to(scaled))
         return np.asarray(np.sqrt(self._variance(scaled, known)) * self.scale, dtype=np.float64)

@@ -50,7 +50,11 @@ class TrainingTable:
         return np.asarray(np.isfinite(self.log_latency), dtype=np.bool_)
 
     def rows(self, which: NDArray[Any]) -> TrainingTable:
-        """Select rows by indices or by a bool mask of shape (rows,)."""
+        """Select rows of the table.
+
+        Args:
+            which: row indices, or a bool mask of shape (rows,).
+        """
         return replace(
             self,
             features=self.features.rows(which),

@@ -36,7 +36,11 @@ class Belief:
     chance: NDArray[np.float64]
 
     def rows(self, which: NDArray[np.bool_] | NDArray[np.int64]) -> Belief:
-        """Select the predictions of some configs by a bool mask (n,) or by row indices."""
+        """Select the predictions of some configs.
+
+        Args:
+            which: bool mask of shape (n,), or row indices.
+        """
         return Belief(self.log_latency[which], self.spread[which], self.chance[which])
 
     @property

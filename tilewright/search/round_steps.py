@@ -187,7 +187,12 @@ def measure_batch(task: Task, batch: Batch, known: Known) -> Measurements:
 
 
 def trial_at(measured: Measurements, row: int) -> Trial:
-    """Convert one row of measurements to a trial."""
+    """Convert one row of measurements to a trial.
+
+    Args:
+        measured: measurements of several configs.
+        row: index of the row.
+    """
     repeats = () if measured.repeats is None else tuple(map(float, measured.repeats[row]))
     return Trial(
         measured.status[row], str(measured.reason[row]), int(measured.cycles[row]),
@@ -196,9 +201,13 @@ def trial_at(measured: Measurements, row: int) -> Trial:
 
 
 def measurements_of(trials: Sequence[Trial]) -> Measurements:
-    """Convert trials to `Measurements` with one row per trial.
+    """Convert trials to measurements.
 
-    The result has no hardware counters.
+    Args:
+        trials: trials of several configs.
+
+    Returns:
+        Measurements with one row per trial, without hardware counters.
     """
     repeated = any(trial.repeats for trial in trials)
     return Measurements(

@@ -139,7 +139,15 @@ class Stopwatch:
 
 
 def latency_at(history: History, row: int | None) -> Latency | None:
-    """Return the latency of the trial in a given row of the history; None if `row` is None."""
+    """Return the latency of one trial.
+
+    Args:
+        history: trials of a workload.
+        row: index of the trial, or None.
+
+    Returns:
+        The latency, or None if `row` is None.
+    """
     if row is None:
         return None
     return Latency(float(history.seconds[row]), int(history.cycles[row]))

@@ -246,7 +246,13 @@ class StoredRun:
         return np.array(configs, dtype=np.int32).reshape(-1, len(self.space.knobs))
 
     def claim(self, batch: Batch) -> None:
-        """Store a claim on the configs of a batch, so that no other process measures them."""
+        """Store a claim on the configs of a batch, so that no other process measures them.
+
+        It does nothing if the run is not shared.
+
+        Args:
+            batch: the batch that this process is about to measure.
+        """
         if not self._shared:
             return
         self._claim = uuid.uuid4().hex

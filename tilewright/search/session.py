@@ -104,7 +104,11 @@ class Session:
         return replace(self, history=history, unlearned=(*self.unlearned, history))
 
     def with_begun(self, models: ExplorerState) -> Session:
-        """Return the session with the state that the tuner's method `begin` returned."""
+        """Return the session with the tuner's state before the first round.
+
+        Args:
+            models: the state that the tuner's method `begin` returned.
+        """
         return replace(self, models=models, begun=True)
 
     def with_learned(self, models: ExplorerState) -> Session:

@@ -85,7 +85,14 @@ def with_trials(state: ExplorerState, trials: SharedTrials) -> ExplorerState:
 
 
 def trials_in(state: ExplorerState) -> list[SharedTrials]:
-    """Return the trials of earlier workloads from a tuner's state, in the order of addition."""
+    """Read the trials of earlier workloads from a tuner's state.
+
+    Args:
+        state: state to which `with_trials` added workloads.
+
+    Returns:
+        Trials of each workload, in the order of addition.
+    """
     shared: list[SharedTrials] = []
     while _name(len(shared), _PARTS[0]) in state.arrays:
         visible, columns, compiled, hidden, counters, valid, log_latency, estimate = (

@@ -118,7 +118,11 @@ def check_rows(kind: type[R], rows: Sequence[Mapping[Any, Any]]) -> tuple[list[R
 
 
 def trial_of(row: TrialRow) -> Trial:
-    """Convert a database row to a trial."""
+    """Convert a database row to a trial.
+
+    Args:
+        row: the parsed row.
+    """
     seconds, *repeats = (
         float("nan") if value is None else value for value in (row["seconds"], *row["repeats"])
     )
@@ -126,7 +130,14 @@ def trial_of(row: TrialRow) -> Trial:
 
 
 def measured_columns(trial: Trial) -> dict[str, Any]:
-    """Convert a trial to the columns of a database row. `trial_of` is the inverse."""
+    """Convert a trial to the columns of a database row. `trial_of` is the inverse.
+
+    Args:
+        trial: the trial.
+
+    Returns:
+        Values by column name.
+    """
     # PostgreSQL stores neither half characters nor zero bytes in text.
     reason = trial.reason[:MAX_REASON].encode("utf-8", "replace").decode().replace("\0", "?")
     seconds, *repeats = (

@@ -288,7 +288,14 @@ def noisiest_layers(options: BuildOptions, made: IntegerNetwork) -> tuple[str, .
 
 
 def why_not_compiled(network: Network) -> str:
-    """Explain why no part of a network can be compiled, by its first unsupported operator."""
+    """Explain why no part of a network can be compiled.
+
+    Args:
+        network: the network.
+
+    Returns:
+        The first unsupported operator with the reason, or a note that there is nothing to compile.
+    """
     causes = [cause for region in network.examined.regions for cause in region.causes]
     if not causes:
         return "it has no convolution, matrix product or pooling layer"

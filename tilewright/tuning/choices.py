@@ -14,7 +14,11 @@ Schema = dict[str, Any]
 
 
 def with_tuners(schema: Schema) -> None:
-    """Accept the names of registered tuners."""
+    """Restrict a field to the names of registered tuners.
+
+    Args:
+        schema: JSON schema of the field, changed in place.
+    """
     from tilewright.search.registry import TunerError, registered_tuners
 
     with suppress(TunerError):  # a broken plug-in is reported when its tuner is requested
@@ -22,7 +26,11 @@ def with_tuners(schema: Schema) -> None:
 
 
 def with_targets(schema: Schema) -> None:
-    """Accept presets, kinds of targets, texts such as `KIND:…`, and paths of files."""
+    """Restrict a field to target presets, kinds of targets, texts such as `KIND:…`, and file paths.
+
+    Args:
+        schema: JSON schema of the field, changed in place.
+    """
     from tilewright.targets.registry import TargetError, target_kinds
 
     with suppress(TargetError):
@@ -32,7 +40,11 @@ def with_targets(schema: Schema) -> None:
 
 
 def with_tuners_in_list(schema: Schema) -> None:
-    """Accept lists of tuner names, each optionally followed by a colon and options."""
+    """Restrict a list to names of tuners, each optionally followed by a colon and options.
+
+    Args:
+        schema: JSON schema of the list, changed in place.
+    """
     from tilewright.search.registry import TunerError, registered_tuners
 
     with suppress(TunerError):
@@ -41,17 +53,29 @@ def with_tuners_in_list(schema: Schema) -> None:
 
 
 def with_targets_in_list(schema: Schema) -> None:
-    """Accept lists of targets, as in `with_targets`."""
+    """Restrict a list to targets, as in `with_targets`.
+
+    Args:
+        schema: JSON schema of the list, changed in place.
+    """
     with_targets(schema["items"])
 
 
 def with_networks(schema: Schema) -> None:
-    """Accept names of built-in networks, paths of files, and the empty string."""
+    """Restrict a field to names of built-in networks, file paths and the empty string.
+
+    Args:
+        schema: JSON schema of the field, changed in place.
+    """
     schema["pattern"] = _pattern(["", *_networks()], [])
 
 
 def with_networks_in_list(schema: Schema) -> None:
-    """Accept lists of built-in networks and paths of files."""
+    """Restrict a list to names of built-in networks and file paths.
+
+    Args:
+        schema: JSON schema of the list, changed in place.
+    """
     schema["items"]["pattern"] = _pattern(_networks(), [])
 
 

@@ -111,7 +111,13 @@ class _EarlierSummary(BaseModel):
 
 
 def holds_run(folder: Path) -> bool:
-    """Return whether a folder contains the trials of a run. It may instead be a transfer model."""
+    """Return whether a folder contains the trials of a run.
+
+    The folder of a warm start contains either the trials of a run or a transfer model.
+
+    Args:
+        folder: the folder.
+    """
     return (folder / STORE).exists()
 
 

@@ -87,7 +87,11 @@ def as_latency(seconds: float | None, cycles: int | None) -> Latency | None:
 
 
 def latency_ratio(before: Latency | None, after: Latency | None) -> float | None:
-    """Divide the latency `before` by the latency `after`.
+    """Divide one latency by another.
+
+    Args:
+        before: the dividend, or None if it is unknown.
+        after: the divisor, or None if it is unknown.
 
     Returns:
         The ratio in cycles if both latencies have cycles, otherwise in seconds. None if one of the
@@ -256,7 +260,11 @@ def totals(rows: Sequence[WorkloadRow]) -> Total:
 
 
 def share_of(macs: Macs) -> float:
-    """Return the offloaded fraction of the network's multiply-accumulates; 1 if there are none."""
+    """Return the offloaded fraction of the network's multiply-accumulates; 1 if there are none.
+
+    Args:
+        macs: multiply-accumulates of the whole network and of its offloaded layers.
+    """
     return macs["offloaded"] / macs["total"] if macs["total"] else 1.0
 
 

@@ -95,7 +95,12 @@ def log_parameters(
 
 
 def log_workloads_added(subgraphs: Sequence[Subgraph], emit: Listener) -> None:
-    """Emit an event about workloads that will be tuned in addition."""
+    """Emit an event about workloads that will be tuned in addition.
+
+    Args:
+        subgraphs: the additional workloads.
+        emit: receives the event.
+    """
     emit(WorkloadsAdded(_named(subgraphs)))
 
 

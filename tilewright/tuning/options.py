@@ -156,7 +156,14 @@ def check_duration(text: str) -> str:
 
 
 def seconds_of_duration(text: str) -> int | None:
-    """Convert a duration such as `1h30m` to seconds; return None if the text is not a duration."""
+    """Convert a duration such as `1h30m` to seconds.
+
+    Args:
+        text: the duration.
+
+    Returns:
+        Seconds, or None if the text is empty or not a duration.
+    """
     match = _DURATION.fullmatch(text)
     if match is None:
         return None

@@ -241,7 +241,13 @@ def trials_of(folder: Path, tuned: Sequence[TunedWorkload]) -> pd.DataFrame:
 
 
 def parquet(frame: pd.DataFrame) -> bytes:
-    """Serialise a table of trials as a Parquet file, with the version of the format."""
+    """Serialise a table of trials as a Parquet file.
+
+    The metadata of the file contains the version of the format.
+
+    Args:
+        frame: table of trials.
+    """
     buffer = io.BytesIO()
     table = pa.Table.from_pandas(frame, preserve_index=False)
     version = {formats.TRIALS.key: str(formats.TRIALS.written)}

@@ -248,7 +248,14 @@ class TunedWorkload:
 
 
 def mean_errors(rounds: Sequence[Round]) -> dict[str, float]:
-    """Return the mean of each model error, by name, over the rounds that have this error."""
+    """Return the mean of each model error over the rounds that have this error.
+
+    Args:
+        rounds: rounds of a workload, with errors as in `search.round_steps.model_errors`.
+
+    Returns:
+        Mean errors by name.
+    """
     names = sorted({name for round_ in rounds for name in round_.model_errors})
     known = ([r.model_errors[name] for r in rounds if name in r.model_errors] for name in names)
     means = (float(f"{fmean(errors):.{ERROR_DIGITS}g}") for errors in known)
@@ -311,9 +318,13 @@ def latency_to_beat(task: TuningTask, baseline: Schedule | None) -> float | None
 
 
 def faster(one: Latency, other: Latency) -> bool:
-    """Return whether `one` is faster than `other`.
+    """Return whether one latency is lower than another.
 
     Cycles are compared if both latencies have them, otherwise seconds.
+
+    Args:
+        one: the latency that may be lower.
+        other: the latency to compare it with.
     """
     if one.cycles > 0 and other.cycles > 0:
         return one.cycles < other.cycles

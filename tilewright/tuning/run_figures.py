@@ -28,7 +28,11 @@ Unit = Literal["cycles", "seconds"]
 def unit_of(trials: pd.DataFrame) -> Unit:
     """Return the unit of latencies in a table of trials.
 
-    It is cycles if the target counts them, otherwise seconds.
+    Args:
+        trials: table of trials.
+
+    Returns:
+        "cycles" if the target counts them, otherwise "seconds".
     """
     return "cycles" if (trials["cycles"] > 0).any() else "seconds"
 
@@ -126,12 +130,28 @@ def _in_unit(latency: Latency | None, unit: Unit) -> float:
 
 
 def invalid_share(invalid: int, trials: int) -> float | None:
-    """Return the fraction of trials that are not valid; None if there are no trials."""
+    """Return the fraction of trials that are not valid.
+
+    Args:
+        invalid: number of trials that are not valid.
+        trials: number of all trials.
+
+    Returns:
+        The fraction, or None if there are no trials.
+    """
     return invalid / trials if trials else None
 
 
 def valid_share(invalid: int, trials: int) -> float:
-    """Return the fraction of trials that are valid; 1 if there are no trials."""
+    """Return the fraction of trials that are valid.
+
+    Args:
+        invalid: number of trials that are not valid.
+        trials: number of all trials.
+
+    Returns:
+        The fraction; 1 if there are no trials.
+    """
     return 1.0 - (invalid_share(invalid, trials) or 0.0)
 
 

@@ -110,7 +110,12 @@ class PickTable:
         self._alike: dict[Workload, Pick] = {}
 
     def add(self, workload: Workload, pick: Pick) -> None:
-        """Add the schedule that was tuned for a workload."""
+        """Add the schedule that was tuned for a workload.
+
+        Args:
+            workload: the workload.
+            pick: its schedule.
+        """
         self._own[workload] = pick
         self._exact[_same_programs(workload, self.blocks)] = pick
         self._alike[_same_kinds(workload, self.blocks)] = pick

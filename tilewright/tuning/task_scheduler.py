@@ -156,7 +156,12 @@ def next_round(states: Sequence[TaskState], rules: SharingRules) -> tuple[int, i
 def trials_left(states: Sequence[TaskState], rules: SharingRules) -> int:
     """Return the number of shared trials that are left.
 
-    It is negative if more trials were recorded in an earlier run.
+    Args:
+        states: progress of all workloads.
+        rules: rules by which trials are shared.
+
+    Returns:
+        The number; negative if more trials were recorded in an earlier run.
     """
     return rules.trials * len(states) - sum(state.made for state in states)
 
