@@ -280,7 +280,7 @@ def _evidence(
     except np.linalg.LinAlgError:
         return 1e10, np.zeros_like(theta)
     weights = linalg.cho_solve((factor, True), z)
-    # d/dK of the negative log likelihood is half of this.
+    # The derivative of the negative log likelihood by the kernel matrix is half of this matrix.
     slope = linalg.cho_solve((factor, True), np.eye(len(z))) - np.outer(weights, weights)
     by_square = slope * (-5.0 / 6.0 * (1.0 + distance) * decay)
     by_lengths = by_square.sum(axis=1) @ a**2 - (a * (by_square @ a)).sum(axis=0)

@@ -77,7 +77,7 @@ def unpack_weights(data: bytes) -> NamedWeights:
     return weights
 
 
-_AT_ONCE = 512  # rows: activations of so many rows fit into a processor's cache
+_AT_ONCE = 512  # rows per chunk, whose activations fit into a processor's cache
 # The tanh approximation of GELU (Hendrycks & Gimpel, arXiv 1606.08415), which JAX uses by default.
 _ROOT = np.float32(np.sqrt(2.0 / np.pi))
 _CUBE = np.float32(0.044715)

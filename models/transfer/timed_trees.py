@@ -81,9 +81,8 @@ class TimedTrees(XGBoost):
             return 0, 0.0, "epochs"
         fixed = self._fixed(np.asarray(y, dtype=np.float64)) | {"nthread": threads}
         if start is not None:
-            del fixed[
-                "base_score"
-            ]  # keep the base score to which the trees of `start` are relative
+            # The trees of `start` are relative to their own base score, which is kept.
+            del fixed["base_score"]
         data, *watched = _matrices(x, y, held, threads, exact=start is not None)
         clock = _Until(until)
         booster = xgb.train(

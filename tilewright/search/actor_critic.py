@@ -274,7 +274,7 @@ class ActorCritic:
 
     @property
     def _policy_parts(self) -> int:
-        return 6  # three layers
+        return 6  # a matrix and biases for each of three layers
 
 
 def layers(parts: list[jax.Array], x: ArrayLike) -> jax.Array:

@@ -19,7 +19,7 @@ from tilewright.search.problem import Belief, Problem
 from tilewright.targets.base import Configs
 from tilewright.targets.features import Feature, Features
 
-_SHARE_COST = 2.0  # log probability lost per doubling of the used share of a full scratchpad
+_SHARE_COST = 2.0  # log probability lost per doubling of the usage beyond a scratchpad's size
 ESTIMATE_ERROR = 0.1
 """Expected error of an estimate, in log2 latency."""
 _WEIGHT_DOUBT = 0.5  # standard deviation of a transferred model's weight before any trial

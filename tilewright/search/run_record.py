@@ -131,7 +131,7 @@ class StoredRun:
         self._claims_seen: dict[str, float] = {}
         self._known: dict[int, Trial] = {}
         self._known_once = False
-        self._last_known = 0  # the ID of a trial
+        self._last_known = 0  # highest ID of the trials in `_known`
 
     def turn(self) -> AbstractContextManager[object]:
         """Return a context manager within which other processes cannot change the run.
@@ -406,9 +406,8 @@ class StoredRun:
         stored = sa.select(VALIDATIONS).where(used).order_by(VALIDATIONS.c.id)
         with self.store.read_snapshot() as connection:
             rows = connection.execute(stored).all()
-        reports = {
-            (row.run_id, row.choice): row.measured for row in rows
-        }  # the last block of each choice
+        # Later blocks replace earlier blocks, so the last block of each choice remains.
+        reports = {(row.run_id, row.choice): row.measured for row in rows}
         trials_by_config: dict[tuple[int, ...], Trial] = {}
         for text in reports.values():
             with suppress(ValidationError, ValueError):

@@ -138,7 +138,7 @@ def measured_columns(trial: Trial) -> dict[str, Any]:
     Returns:
         Values by column name.
     """
-    # PostgreSQL stores neither half characters nor zero bytes in text.
+    # PostgreSQL rejects lone surrogates and zero bytes in text.
     reason = trial.reason[:MAX_REASON].encode("utf-8", "replace").decode().replace("\0", "?")
     seconds, *repeats = (
         value if abs(value) < float("inf") else None for value in (trial.seconds, *trial.repeats)

@@ -559,7 +559,7 @@ class TrialStore:
             raise TrialStoreError(contents.refusal)
         with self.transaction() as connection:
             if self.note(imported):
-                return  # another command was faster
+                return  # another command has imported the ledger meanwhile
             runs = self.add_runs([key for key, _ in contents.trials + contents.rounds])
             for table, result in ((TRIALS, contents.trials), (ROUNDS, contents.rounds)):
                 if result:

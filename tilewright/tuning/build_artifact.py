@@ -179,9 +179,8 @@ def integer_network(
 
     accelerator = Accelerator.for_target(target, "per-channel" if options.per_channel else "full")
     network = network.refusing(refused)
-    decisions = network.decisions_on(
-        accelerator
-    )  # before `split`, so that `split` need not import the model
+    # The decisions come before `split`, so that `split` need not import the model.
+    decisions = network.decisions_on(accelerator)
     split = network.split()
     if split.compiled is None:
         raise NothingToOffload(why_not_compiled(network))

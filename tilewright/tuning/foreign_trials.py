@@ -151,7 +151,7 @@ def read_autotvm_log(path: Path) -> ForeignTrials:
 
 def _trial(line: bytes) -> ForeignTrial:
     record = as_object(read_json(line))
-    if "i" in record:  # version 0.1, until TVM 0.6
+    if "i" in record:  # version 0.1 of the format, which TVM wrote until version 0.6
         _, task, arguments, _, _, config, *_ = as_list(record["i"])
         entity, result = as_object(config)["e"], record["r"]
     else:

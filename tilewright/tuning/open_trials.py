@@ -41,7 +41,7 @@ def trials_of_folder(
         OSError: the output directory cannot be written.
     """
     folder = options.folder.absolute()
-    check_vacant(options)  # before anything changes
+    check_vacant(options)  # before `open_store` creates any file
     with open_store(folder, store_url(options.store), fresh=options.fresh, own=own) as store:
         check_vacant(options)
         if options.fresh:

@@ -26,7 +26,7 @@ AS_IN_NETWORK, PER_CHANNEL, PLAIN = "network", "per-channel", "plain"
 MOST_WORKERS = 256
 USUAL = "Usual options"
 DEFAULT_OUT = "tuned/<model>-<target>"
-_LONGEST_NAME = 30  # characters of a part of a default folder
+_LONGEST_NAME = 30  # maximum length of each part of a default folder's name, in characters
 
 # Options that several commands have.
 Target = Annotated[

@@ -263,9 +263,8 @@ def _target_on(
         return kind.make_on(rest, kind.space_named(space), cluster)
     here = make_target(name, space)
     target = ClusterTarget(here, recipe_of(here, name, space), cluster, isolate)
-    connect_early(
-        cluster, prepare_worker, target.specification
-    )  # report a wrong address before any work
+    # A wrong address is reported here, before any work.
+    connect_early(cluster, prepare_worker, target.specification)
     return target
 
 

@@ -87,7 +87,8 @@ class Chameleon(BaseExplorer[ChameleonOptions]):
         tried = history.tried_indices(space)
         met = self._walks(space, agent, model, tried, rng)
         plan = adaptive_sample(space, met, tried, self.options.others, self.options.knee, rng)
-        # If the plan is empty, as many random configs are measured as there are clusters at least.
+        # If the plan is empty, the tuner continues with a few random configs, as many as the
+        # smallest number of clusters.
         wait = max(len(plan), _CLUSTERS.start)
         arrays = agent.arrays() | {"plan": plan, "due": np.array([len(history) + wait])}
         return ExplorerState({"P": model}, arrays)

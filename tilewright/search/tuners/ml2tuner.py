@@ -49,13 +49,13 @@ from tilewright.search.tuners.ml2tuner_options import ML2TunerOptions
 from tilewright.targets.base import Configs, Lowered
 from tilewright.targets.features import Features
 
-_FIRST_TRIALS = 4  # trials of the first round, at least
+_FIRST_TRIALS = 4  # smallest number of trials of the first round
 # Configs compiled before the first trial, without and with estimates. With estimates, 16 configs
 # suffice to come near the best (benchmarks.tuners.shared_models), and the first result is sooner.
 _FIRST_COMPILES = (96, 16)
 _LEAST_WORK = 0.75  # share of the first trials with the least work; the rest is spread out
 _SPREAD_OVER = 4096  # random configs from which the first round is chosen
-_NEAR = 4.0  # expected errors from the best estimate within which the first batch is spread
+_NEAR = 4.0  # maximum distance from the best estimate in the first batch, in expected errors
 _SHORT_LIST = 1500  # candidates for which expected improvement is computed
 _FASTEST = 8  # number of fastest trials whose neighbours are candidates
 _FIRST_A = 3  # smallest number of valid trials to which Model A is fitted
