@@ -2,7 +2,7 @@
 
 make_explorer(name, options) -> Explorer        build a registered tuner with its models
 save_state(state, folder), load_state(folder)   save and load models in native formats, no pickle
-kinds()                                         names of the registered kinds of models
+list_kinds()                                    names of the registered kinds of models
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ def make_explorer(name: str, options: Mapping[str, Any] | None = None) -> Explor
 
     Args:
         name: name of the tuner.
-        options: options of the tuner by name; missing ones have their defaults.
+        options: options of the tuner by name; options that are not given have their defaults.
 
     Raises:
         UnknownName: no tuner has this name.

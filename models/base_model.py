@@ -1,4 +1,4 @@
-"""Base class of the models: it remembers which features a model was fitted on."""
+"""Base class of the models, which checks that a model gets the features it was fitted to."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from tilewright.targets.features import Features
 
 
 class WrongFeatures(TilewrightError):
-    """A model was asked to predict from different features than it was fitted on."""
+    """The features given to a model differ from the features that it was fitted to."""
 
 
 class FittedModel:
-    """Base class that stores the columns that a model was fitted on, and rejects other columns.
+    """Base class of models that stores the feature names of the last fit and checks them.
 
     Attributes:
         columns: names of the features of the last fit.
-        width: number of features of a model that was read from a file; None if unknown.
+        width: number of features of a model that was read from a file; None if it is unknown.
     """
 
     columns: tuple[str, ...] = ()
@@ -23,17 +23,21 @@ class FittedModel:
     """Number of features of a model that was read from a file, or None if it is unknown."""
 
     def remember(self, x: Features) -> None:
-        """Store the columns of `x` as those that the model is fitted on.
+        """Store the feature names of the training data. Every `fit` calls this method.
 
-        Every `fit` calls this method.
+        Args:
+            x: features to which the model is being fitted.
         """
         self.columns, self.width = x.names, None
 
     def check(self, x: Features) -> None:
-        """Check that `x` has the columns that the model was fitted on. Every `predict` calls this.
+        """Check that features match those of the last fit. Every `predict` calls this method.
+
+        Args:
+            x: features for which predictions are requested.
 
         Raises:
-            WrongFeatures: the columns, their number or their order differ.
+            WrongFeatures: the names of the features, their number or their order differ.
         """
         if self.width is not None and len(x.names) != self.width:
             raise WrongFeatures(

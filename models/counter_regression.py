@@ -1,4 +1,4 @@
-"""Regression of the latency on the counters of lowering: each counter gets a non-negative price."""
+"""Regression of the latency on program counters, with a non-negative price per counter."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ LOAD, COMPUTE, STORE, OPEN = range(4)
 _MODULE: dict[Unit, int] = {"load": LOAD, "compute": COMPUTE, "store": STORE, "": OPEN}
 _RIDGE = 1e-3  # makes the prices of collinear counters unique, and is the smallest initial price
 _HOLD = 3e-3  # pulls every log price towards a twentieth of the median time
-_SHARPEST = 5.0  # log of the largest exponent: beyond it the slowest module decides alone
+_SHARPEST = 5.0  # largest log(p - 1): there, the slowest module determines the time
 _EVALUATIONS = 20  # limit of Levenberg-Marquardt, because a fit is repeated in every round
-_TICKS = 10.0  # log2 of the units that the fastest of latencies below one is counted in
+_TICKS = 10.0  # latencies below 1 (in seconds) are rescaled such that the lowest is 2**10
 
 
 _SHARES = tuple(
@@ -38,15 +38,19 @@ _SHARES = tuple(
 
 
 class CounterRegression(FittedModel):
-    """Analytic latency model: predicts log2 latency from the counters of a lowered program.
+    """Analytic latency model, which predicts log2 latency from the counters of a lowered program.
 
-    Each counter has a non-negative price in cycles. Three hardware modules (load, compute, store)
-    work in parallel, so their times t are not simply added: a program takes (Σ t^p)^(1/p), which
-    lies between their sum (p = 1) and the time of the slowest module (p → ∞). The time of counters
-    that overlap with nothing is added. Prices and p are fitted to the relative error with
-    Levenberg-Marquardt, starting from the non-negative least squares solution for p = 1 (Lawson &
-    Hanson, Solving Least Squares Problems, 1974). A few points suffice. If the model is built
-    without columns (see `of`), all counters are simply added up. The model is saved as plain NPZ.
+    Each counter has a non-negative price in cycles. The price of a counter times its count is time
+    on one of three hardware modules (load, compute, store), or time that overlaps with nothing. The
+    modules work in parallel, so their times t are combined as (Σ t^p)^(1/p). This value lies
+    between their sum (p = 1) and the time of the slowest module (p → ∞). The time that overlaps
+    with nothing is added.
+
+    Prices and p are fitted to the relative error with Levenberg-Marquardt. The fit starts from the
+    non-negative least squares solution for p = 1 (Lawson & Hanson, Solving Least Squares Problems,
+    1974). A few training programs suffice. If the model is not built with `for_counters`, it does
+    not know the modules of the counters and adds up the times of all counters. The model is saved
+    as plain NPZ.
     """
 
     kind = "draft"
@@ -61,13 +65,22 @@ class CounterRegression(FittedModel):
 
     @classmethod
     def for_counters(cls, hidden: Features) -> CounterRegression:
-        """Return an untrained model with a price per counter that is a column of `hidden`."""
+        """Build an untrained model that knows the hardware module of each counter.
+
+        Args:
+            hidden: counters of compiled programs. Only their columns are used, not their values.
+        """
         draft = cls(0, False, {})
         draft.module = np.array([_MODULE[column.unit] for column in hidden.columns], np.int64)
         return draft
 
     def fit(self, x: Features, y: Vector) -> None:
-        """Fit prices per counter to log2 latencies `y`, shape (n,)."""
+        """Fit a price per counter to measured latencies.
+
+        Args:
+            x: counters with n rows, one per program.
+            y: log2 latencies of shape (n,).
+        """
         self.remember(x)
         counts, width = np.nan_to_num(x.matrix), len(x.columns)
         if len(self.module) != width:
@@ -95,7 +108,14 @@ class CounterRegression(FittedModel):
         self.prices[seen] = prices / scale
 
     def predict(self, x: Features) -> Vector:
-        """Return predicted log2 latencies, shape (n,)."""
+        """Predict the log2 latency of programs.
+
+        Args:
+            x: counters with n rows, one per program.
+
+        Returns:
+            Array of shape (n,); zeros before the first fit.
+        """
         self.check(x)
         counts = np.nan_to_num(x.matrix)
         if not len(self.prices):
@@ -110,9 +130,9 @@ class CounterRegression(FittedModel):
             x: counters with one row per program.
 
         Returns:
-            Features with one row per program and four columns: the busy time of each module divided
-                by that of the busiest module, and the share of the total time in which nothing
-                overlaps.
+            Features with one row per program and four columns. The first three are the busy times
+            of the modules divided by that of the busiest module. The last is the fraction of time
+            that overlaps with nothing, relative to this time plus the time of the busiest module.
         """
         self.check(x)
         counts = np.nan_to_num(x.matrix)
@@ -123,17 +143,17 @@ class CounterRegression(FittedModel):
         return Features(np.column_stack([*share, bare / (bare + slowest)]), _SHARES)
 
     def spread(self, x: Features) -> Vector:
-        """Return zeros, because the model has no estimate of its own errors."""
+        """Return zeros, because the model does not estimate its own errors."""
         return np.zeros(len(x))
 
     def save(self, path: Path) -> None:
-        """Write the prices as NPZ."""
+        """Write the prices and the exponent as NPZ."""
         facts = {"prices": self.prices, "module": self.module, "exponent": self.exponent}
         facts |= {"shift": self.shift}
         np.savez(path, allow_pickle=False, **{name: np.asarray(v) for name, v in facts.items()})
 
     def load(self, path: Path) -> None:
-        """Read the prices that `save` wrote."""
+        """Read the file that `save` wrote."""
         arrays = unpack_arrays(path.read_bytes())
         self.prices, self.module = arrays["prices"], arrays["module"]
         self.exponent, self.shift = float(arrays["exponent"]), float(arrays["shift"])
@@ -146,17 +166,17 @@ def _exponent(logarithm: float) -> float:
 def _total(
     counts: Matrix, prices: Vector, module: NDArray[np.int64], exponent: float
 ) -> tuple[Vector, Matrix, Vector]:
-    """Compute the run time of programs, and which module limits it.
+    """Compute the run time of programs and the times of the hardware modules.
 
     Args:
         counts: counters, shape (n, counters).
         prices: cycles per count, shape (counters,).
         module: index of the module to which each counter belongs, shape (counters,).
-        exponent: the exponent p by which the modules' times are combined.
+        exponent: exponent p with which the modules' times are combined.
 
     Returns:
-        Cycles of the whole programs, shape (n,), the modules' times relative to the
-        slowest module, shape (3, n), and the time of the slowest module, shape (n,).
+        Cycles of the whole programs, shape (n,); the modules' times divided by the time of the
+        slowest module, shape (3, n); and the time of the slowest module, shape (n,).
     """
     times = np.array([counts[:, module == k] @ prices[module == k] for k in (LOAD, COMPUTE, STORE)])
     slowest = np.maximum(times.max(axis=0), 1e-9)
@@ -168,13 +188,15 @@ def _total(
 def _residuals(
     theta: Vector, rows: Matrix, y: Vector, module: NDArray[np.int64], rest: float
 ) -> Vector:
-    """Compute what Levenberg-Marquardt minimises: errors in log2 cycles, then regularisation terms.
+    """Compute the residuals that Levenberg-Marquardt minimises.
+
+    These are the errors in log2 cycles, followed by regularisation terms.
 
     Args:
-        theta: the fitted parameters: log prices, followed by log(p - 1).
+        theta: fitted parameters: log prices, followed by log(p - 1).
         rows: counters, shape (n, counters).
         y: log2 of the measured latencies, shape (n,).
-        module: index of the module to which each counter belongs.
+        module: index of the module to which each counter belongs, shape (counters,).
         rest: log price towards which the regularisation pulls all log prices.
     """
     total, _, _ = _total(rows, np.exp(theta[:-1]), module, _exponent(theta[-1]))
@@ -190,7 +212,7 @@ def _slopes(
     total, share, slowest = _total(rows, prices, module, p)
     powers = share**p
     sums = powers.sum(axis=0)
-    sums[sums == 0.0] = 1.0  # of a program that keeps no module busy, nothing depends on prices
+    sums[sums == 0.0] = 1.0  # avoids 0/0 for a program that keeps no module busy
     weight = np.ones((4, len(rows)))
     weight[:3] = sums ** (1.0 / p - 1.0) * share ** (p - 1.0)
     by_price = weight[module].T * rows * prices

@@ -1,21 +1,21 @@
 """Visible features of configs: properties that are known before a config is compiled.
 
-Models P and V learn from them. There are two views of the same knobs. `tree_features` is for trees:
-many plain columns, logarithms, flags and remainders. `gp_features` is for Gaussian processes: few
-columns on a common scale. The meaning of a knob follows from its name: `tile_*` splits an axis of
-the workload, `*thread*` multiplies a working set, and `*_slots` is the number of buffers in a
-scratchpad. Other knobs get the generic columns only. Columns that are constant within a space are
-left out. `words` describes a column to people who want to know which columns a model used.
+Models P and V learn from these features. There are two sets of features for the same knobs.
+`tree_features` is for tree models and has many plain columns: logarithms, flags and remainders.
+`gp_features` is for Gaussian processes and has few columns on a common scale. The meaning of a knob
+follows from its name: `tile_*` splits an axis of the workload, `*thread*` multiplies a working set,
+and `*_slots` is the number of buffers in a scratchpad. Other knobs get only generic columns.
+Columns that are constant within a space are left out. `words` describes a column in plain words.
 
-`loop_features` are AutoTVM's `itervar` features: they describe the loop nest of a config, one loop
-at a time. TVM reads them from the lowered program (autotvm/feature.py, `get_itervar_feature`). Each
-loop has its length, the number of iterations around it and the number within it. For each tensor it
-has the number of elements that one run of the loop touches, and how often each element is reused.
-Here the nest follows from the knobs: every `tile_*` knob splits its axis into an outer and an inner
-loop. Outer loops come first: batch, output channels, rows, columns, input channels, then the
-kernel's rows and columns. The inner loops follow in the same order. All configs of a space have the
-same number of loops, so all rows have the same length. TVM's annotations and arithmetic counts are
-the same for all configs and are left out.
+`loop_features` computes AutoTVM's `itervar` features, which describe the loop nest of a config. TVM
+reads them from the lowered program (autotvm/feature.py, `get_itervar_feature`). The features of
+each loop are its length, the number of iterations around it and the number of iterations within it.
+For each tensor, there are also the number of elements that one execution of the loop touches, and
+how often each element is reused. Here, the loop nest is derived from the knobs: every `tile_*` knob
+splits its axis into an outer and an inner loop. Outer loops come first, in the order batch, output
+channels, rows, columns, input channels, kernel rows, kernel columns. The inner loops follow in the
+same order. All configs of a space have the same number of loops, so all rows have the same length.
+TVM's annotations and arithmetic counts are the same for all configs and are left out.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tilewright.targets.features import Feature, Features
 from tilewright.targets.workload import Workload
 
 _EXTENT = {"tile_h": "results_height", "tile_w": "results_width"}
-_FEW = 4  # a knob with at most this many values is a category to a Gaussian process
-_ALIKE = 0.98  # correlation from which two columns say the same
-_SAMPLE = 2048  # configs that tell a column's scale
+_FEW = 4  # knobs with at most this many values are categorical for a Gaussian process
+_ALIKE = 0.98  # a column with a higher correlation to an earlier one is redundant
+_SAMPLE = 2048  # number of random configs that determine the scale of a column
 
 Columns = dict[str, NDArray[np.float64]]
 
@@ -41,10 +41,15 @@ Columns = dict[str, NDArray[np.float64]]
 def tree_features(workload: Workload, space: Space, configs: Configs) -> Features:
     """Compute the features of configs for tree models.
 
-    The columns are: log2 of each knob; for each tile the log2 number of parts, the work wasted in
-    the last part, flags for a tile of size one and for an axis that is not split, and flags for
-    parts that do not divide evenly among threads; and the log2 volumes of the working sets in
-    elements. Columns that are constant within the space are left out.
+    The columns are:
+
+    - log2 of each knob;
+    - for each tile: log2 of the number of parts, the work wasted in the last part, a flag for a
+      tile of size one, a flag for an axis that is not split, and a flag per thread knob for a
+      number of parts that is not a multiple of the number of threads;
+    - log2 volumes of the working sets in elements.
+
+    Columns that are constant within the space are left out.
 
     Args:
         workload: the workload.
@@ -58,9 +63,9 @@ def tree_features(workload: Workload, space: Space, configs: Configs) -> Feature
 
 
 def every_tree_column(workload: Workload, space: Space, configs: Configs) -> Features:
-    """Compute the columns of `tree_features`, including columns that are constant within the space.
+    """Compute all columns of `tree_features`, including those that are constant within the space.
 
-    The columns therefore match those of other spaces with the same knobs.
+    All spaces with the same knobs therefore have the same columns.
 
     Args:
         workload: the workload.
@@ -77,9 +82,9 @@ def every_tree_column(workload: Workload, space: Space, configs: Configs) -> Fea
 def gp_features(workload: Workload, space: Space, configs: Configs) -> Features:
     """Compute the features of configs for Gaussian processes.
 
-    The columns are log2 of the knobs, indicator columns for knobs with few values that are not
-    threads, the work wasted in last parts, and log2 volumes. Each column has mean 0 and standard
-    deviation 1 over a sample of the space.
+    The columns are log2 of the knobs, indicators for knobs with three or four values that are not
+    threads, log2 of the numbers of parts, the work wasted in last parts, and log2 volumes. Each
+    column has mean 0 and standard deviation 1 over a random sample of the space.
 
     Args:
         workload: the workload.
@@ -95,7 +100,7 @@ def gp_features(workload: Workload, space: Space, configs: Configs) -> Features:
 
 
 def volumes(workload: Workload, values: Columns) -> Columns:
-    """Return the log2 sizes of the input, weight and output tiles that are in use at the same time.
+    """Compute the log2 sizes of the input, weight and output tiles that are live at the same time.
 
     The sizes include the tiles of all threads and all buffer slots.
 
@@ -105,7 +110,7 @@ def volumes(workload: Workload, values: Columns) -> Columns:
 
     Returns:
         log2 numbers of elements by column name, each of shape (n,). Channels are counted in the
-        unit of their knob. Empty if the space has no tile knobs.
+        unit of their knob. Empty if the space has no knobs for tiles of rows or columns.
     """
 
     def tile(name: str) -> NDArray[np.float64] | float:
@@ -115,7 +120,7 @@ def volumes(workload: Workload, values: Columns) -> Columns:
     if "tile_h" not in values and "tile_w" not in values:
         return {}
     tile_h, tile_w = tile("tile_h"), tile("tile_w")
-    if w.pool is not None:  # accumulators hold all sums that a tile's windows read
+    if w.pool is not None:  # the accumulators hold all results that the pool's windows read
         tile_h = (tile_h - 1) * w.pool.stride_h + w.pool.kernel_h
         tile_w = (tile_w - 1) * w.pool.stride_w + w.pool.kernel_w
     rows = (tile_h - 1) * w.stride_h + (w.kernel_h - 1) * w.dilation_h + 1
@@ -191,11 +196,11 @@ def _feature_columns(names: tuple[str, ...]) -> tuple[Feature, ...]:
 def _reference(
     view: Callable[[Workload, Space, Configs], Columns], workload: Workload, space: Space
 ) -> tuple[tuple[str, ...], NDArray[np.float64], NDArray[np.float64]]:
-    """Return names, means and standard deviations of the columns that vary over a space.
+    """Return the names, means and standard deviations of the columns that vary over a space.
 
-    They are computed on a fixed random sample of configs, so that the scaling of columns does not
-    depend on the configs at hand. For Gaussian processes, columns that correlate almost perfectly
-    with an earlier column are left out.
+    They are computed on a fixed random sample of configs, so that the scale of a column does not
+    depend on the configs for which features are requested. For Gaussian processes, columns that
+    correlate almost perfectly with an earlier column are left out.
     """
     rng = np.random.default_rng(0)
     flat = (
@@ -205,7 +210,7 @@ def _reference(
     )
     columns = view(workload, space, space.unravel(flat))
     names = [name for name, column in columns.items() if np.ptp(column) > 0]
-    names = names or list(columns)[:1]  # a space of one config
+    names = names or list(columns)[:1]  # no column varies in a space of one config
     kept = np.stack([columns[name] for name in names], axis=1)
     if view is _gp_columns and len(names) > 1:
         alike = np.abs(np.atleast_2d(np.corrcoef(kept.T))) > _ALIKE
@@ -223,7 +228,9 @@ def _by_name(space: Space, configs: Configs) -> Columns:
 def _cut(
     workload: Workload, space: Space, name: str, tile: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return into how many parts a tile splits its axis, and how much work the last part wastes.
+    """Return the number of parts into which a tile splits its axis, and the wasted work.
+
+    The last part may extend beyond the axis; this part of the work is wasted.
 
     Args:
         workload: the workload, which has the extents of the axes.
@@ -244,7 +251,7 @@ def _log2(values: NDArray[np.float64] | float) -> NDArray[np.float64]:
     return np.asarray(np.log2(np.maximum(values, 0.5)), dtype=np.float64)
 
 
-_KNOBS = {  # of the spaces in this package; any other knob is called by its name
+_KNOBS = {  # knobs of the built-in spaces; other knobs are described by their names
     "tile_b": "images per tile",
     "tile_h": "output rows per tile",
     "tile_w": "output columns per tile",
@@ -273,7 +280,11 @@ _SHAPES = (
 
 
 def words(name: str) -> str:
-    """Return a description of a feature column in plain words, for pages and tables."""
+    """Describe a feature column in plain words, for pages and tables.
+
+    Args:
+        name: name of the column.
+    """
     if name == "log2_tiles":
         return "tiles of the layer (log2)"
     if name.endswith("_volume_times_tiles"):
@@ -323,10 +334,14 @@ PerConfig = NDArray[np.float64]
 def loop_features(workload: Workload, space: Space, configs: Configs) -> Features:
     """Compute AutoTVM's `itervar` features of configs.
 
-    For each loop there are the log2 length, the log2 number of iterations including the loops
-    around it and including the loops within it, and for each tensor the log2 number of touched
-    elements and their reuse. Knobs that split no axis are added with their values, like AutoTVM's
-    other knobs.
+    The features of each loop are:
+
+    - log2 of its length;
+    - log2 of the number of iterations of the loop together with the loops around it;
+    - log2 of the number of iterations of the loop together with the loops within it;
+    - for each tensor, log2 of the number of touched elements, and log2 of their reuse.
+
+    Knobs that split no axis are added with their values, like the other knobs of AutoTVM.
 
     Args:
         workload: the workload.
@@ -365,7 +380,8 @@ def _nest(
 ) -> list[tuple[str, PerConfig]]:
     """Return the loops of configs from the outermost to the innermost.
 
-    Channels are counted in the unit of their knob. An axis without a knob is a single outer loop.
+    Channels are counted in the unit of their knob. An axis without a knob is not split: all of its
+    iterations are in the outer loop.
 
     Args:
         workload: the workload.
@@ -374,7 +390,7 @@ def _nest(
         rows: number of configs.
 
     Returns:
-        The axis of each loop, and its log2 length per config.
+        Pairs of the axis of a loop and its log2 length, which has shape (rows,).
     """
     w, whole = workload, np.zeros(rows)
     extents = {"b": w.batch, "h": w.results_height, "w": w.results_width, "co": 1, "ci": 1}

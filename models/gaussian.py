@@ -1,13 +1,14 @@
-"""Gaussian process regression for few points, with learned noise and feature relevance.
+"""Gaussian process regression for small training sets, with learned noise and feature relevance.
 
-The kernel is a Matérn 5/2 plus a linear kernel, with one length scale per feature. Length scales,
-noise and the weight of the linear kernel maximise the marginal likelihood times weak log-normal
-priors (Rasmussen & Williams, Gaussian Processes for Machine Learning, 2006, chapter 5). Features
-should be on a common scale. If the noise of each target is known, it is used row by row, and
-learned noise is added (Goldberg, Williams & Bishop, Regression with Input-dependent Noise, 1998).
+The kernel is the sum of a Matérn 5/2 kernel and a linear kernel, with one length scale per feature.
+The length scales, the noise and the weight of the linear kernel maximise the marginal likelihood
+times weak log-normal priors (Rasmussen & Williams, Gaussian Processes for Machine Learning, 2006,
+chapter 5). Features should be on a common scale. If the noise of each target is known, it is used
+per row, and learned noise is added to it (Goldberg, Williams & Bishop, Regression with
+Input-dependent Noise, 1998).
 
-scikit-learn's regressor gives the same predictions (`tests/models/test_gaussian.py`). It is not
-used because one evaluation of its marginal likelihood and gradient takes 16 times as long (13 ms
+scikit-learn's regressor gives the same predictions (`tests/models/test_gaussian.py`). We do not use
+it, because one evaluation of its marginal likelihood and gradient takes 16 times as long (13 ms
 instead of 0.8 ms for 128 points with 30 features), and because it has no priors on hyperparameters.
 """
 
@@ -39,9 +40,9 @@ _EXACT = 1500  # rows whose posterior variance is computed for a proposal
 class GaussianProcess(FittedModel):
     """Gaussian process regressor with predictive standard deviations.
 
-    `fit` keeps at most `points` rows and optimises the hyperparameters on at most `search_points`
-    rows: half of them have the lowest targets, and the others are spread evenly over the rest. The
-    model is saved as plain NPZ.
+    `fit` uses at most `points` rows, and optimises the hyperparameters on at most `search_points`
+    rows. If there are more rows, half of the chosen rows have the lowest targets, and the other
+    half is spread evenly over the rest. The model is saved as plain NPZ.
     """
 
     kind = "gaussian"
@@ -59,13 +60,13 @@ class GaussianProcess(FittedModel):
         self.mean, self.scale, self.noise, self.linear = 0.0, 1.0, 1e-2, 0.3
 
     def fit(self, x: Features, y: Vector, variance: Vector | None = None) -> None:
-        """Fit the model.
+        """Fit the model to rows of features and their targets.
 
         Args:
             x: features with n rows.
             y: targets of shape (n,).
             variance: noise variance of each target, shape (n,), if it is known from repeated
-                measurements. Learned noise that all rows share is added to it.
+                measurements. Learned noise, which is the same for all rows, is added to it.
         """
         self.remember(x)
         rows = _choose_training_rows(y, self.points)
@@ -84,11 +85,11 @@ class GaussianProcess(FittedModel):
         kernel = _kernel(self.x, self.x, self.linear)
         self.factor = linalg.cholesky(_noisy(kernel, self.noise, known), lower=True)
         self.weights = linalg.cho_solve((self.factor, True), z)
-        if known is not None:  # what a new trial's is expected to be
+        if known is not None:  # `noise` becomes the expected noise of a new trial
             self.noise += float(np.median(known))
 
     def _search(self, x: Matrix, z: Vector, known: Vector | None) -> None:
-        """Set the hyperparameters to the values with the highest posterior (see `_evidence`).
+        """Set the hyperparameters that maximise the posterior density (see `_evidence`).
 
         Args:
             x: features, shape (points, columns).
@@ -107,11 +108,25 @@ class GaussianProcess(FittedModel):
         self.noise, self.linear = float(np.exp(optimum[-2])), float(np.exp(optimum[-1]))
 
     def predict(self, x: Features) -> Vector:
-        """Return the posterior mean, shape (n,)."""
+        """Predict targets by the posterior mean.
+
+        Args:
+            x: features with n rows.
+
+        Returns:
+            Array of shape (n,).
+        """
         return self._mean(self._kernel_to(self._scale_inputs(x)))
 
     def spread(self, x: Features) -> Vector:
-        """Return the posterior standard deviation, shape (n,)."""
+        """Return the posterior standard deviation of each prediction.
+
+        Args:
+            x: features with n rows.
+
+        Returns:
+            Array of shape (n,).
+        """
         scaled = self._scale_inputs(x)
         known = self._explained_variance(self._kernel_to(scaled))
         return np.asarray(np.sqrt(self._variance(scaled, known)) * self.scale, dtype=np.float64)
@@ -121,27 +136,27 @@ class GaussianProcess(FittedModel):
     ) -> NDArray[np.int64]:
         """Choose a batch of rows to measure by log expected improvement.
 
-        The rows are chosen one after the other. Each maximises the log expected improvement over
-        `best` plus `log_chance`, after the predicted means of the rows chosen before are taken as
-        measured (the kriging believer of Ginsbourger et al., 2010).
+        The rows are chosen one after the other. Each row maximises the log expected improvement
+        over `best` plus `log_chance`, as if the rows chosen before had been measured with their
+        predicted means as results (the kriging believer of Ginsbourger et al., 2010).
 
         Args:
             x: features of m candidates.
-            offset: known part of each candidate's target, shape (m,). It is added to the
-                prediction, because the model was fitted to targets minus this part.
+            offset: known part of each candidate's target, shape (m,). The model was fitted to
+                targets minus this part, so the offset is added to its predictions.
             best: lowest target measured so far.
             log_chance: log probability that each candidate is valid, shape (m,).
             n: number of rows to choose.
 
         Returns:
-            Indices of the chosen rows of `x`, in the order of choice, shape (n,) or less.
+            Indices of the chosen rows of `x`, in the order of choice, shape (min(n, m),).
         """
         scaled = self._scale_inputs(x)
         kernel = self._kernel_to(scaled)
         mean, rows = self._mean(kernel) + offset, np.arange(len(x))
         if len(x) > max(_EXACT, n):
-            # Expected improvement grows with the spread, so the prior's spread bounds it. The
-            # posterior, which costs most, is computed where the bound is highest.
+            # Expected improvement grows with the spread, so the prior's spread gives an upper
+            # bound. The posterior is expensive and computed only for the highest bounds.
             prior = np.sqrt(self._variance(scaled)) * self.scale
             bound = log_expected_improvement(mean, prior, best) + log_chance
             rows = np.sort(np.argsort(-bound, kind="stable")[: max(_EXACT, n)])
@@ -169,13 +184,13 @@ class GaussianProcess(FittedModel):
         return rows[np.array(chosen, dtype=np.int64)]
 
     def save(self, path: Path) -> None:
-        """Write the training points, the factor of their kernel and the hyperparameters as NPZ."""
+        """Write the training points, their Cholesky factor and the hyperparameters as NPZ."""
         facts = np.array([self.mean, self.scale, self.noise, self.linear])
         arrays = {"x": self.x, "weights": self.weights, "factor": self.factor}
         np.savez(path, allow_pickle=False, lengths=self.lengths, facts=facts, **arrays)
 
     def load(self, path: Path) -> None:
-        """Read a model that `save` wrote."""
+        """Read the file that `save` wrote."""
         arrays = unpack_arrays(path.read_bytes())
         self.x, self.weights, self.factor = arrays["x"], arrays["weights"], arrays["factor"]
         self.lengths = arrays["lengths"]
@@ -233,8 +248,8 @@ def _noisy(kernel: Matrix, noise: float, known: Vector | None) -> Matrix:
 
     Args:
         kernel: covariances of the noiseless targets, shape (n, n).
-        noise: learned variance, the same for all rows.
-        known: known variance of each row, shape (n,), or None.
+        noise: learned noise variance, the same for all rows.
+        known: known noise variance of each row, shape (n,), or None.
     """
     covariance = kernel + noise * np.eye(len(kernel))
     return covariance if known is None else covariance + np.diag(known)
@@ -243,11 +258,11 @@ def _noisy(kernel: Matrix, noise: float, known: Vector | None) -> Matrix:
 def _evidence(
     theta: Vector, x: Matrix, z: Vector, known: Vector | None = None
 ) -> tuple[float, Vector]:
-    """Return the negative log posterior of the hyperparameters and its gradient.
+    """Compute the negative log posterior density of the hyperparameters, and its gradient.
 
     Args:
-        theta: log length scales, log of the learned noise (beyond the known noise), and log weight
-            of the linear kernel.
+        theta: log length scales, log of the learned noise (in addition to the known noise), and log
+            weight of the linear kernel.
         x: features, shape (points, columns).
         z: standardised targets, shape (points,).
         known: known noise variance of each target, shape (points,), or None.
@@ -265,7 +280,7 @@ def _evidence(
     except np.linalg.LinAlgError:
         return 1e10, np.zeros_like(theta)
     weights = linalg.cho_solve((factor, True), z)
-    # d/dK of the negative log likelihood is half of this.
+    # The derivative of the negative log likelihood by the kernel matrix is half of this matrix.
     slope = linalg.cho_solve((factor, True), np.eye(len(z))) - np.outer(weights, weights)
     by_square = slope * (-5.0 / 6.0 * (1.0 + distance) * decay)
     by_lengths = by_square.sum(axis=1) @ a**2 - (a * (by_square @ a)).sum(axis=0)
@@ -283,16 +298,17 @@ def _evidence(
 
 
 def _choose_training_rows(y: Vector, points: int) -> NDArray[np.int64]:
-    """Choose at most `points` rows of a large training set, with a preference for low targets.
+    """Choose at most `points` rows of a training set, with a preference for low targets.
 
-    Half of the chosen rows have the lowest targets; the others are spread evenly over the rest.
+    If there are more rows, half of the chosen rows have the lowest targets, and the other half is
+    spread evenly over the rest.
 
     Args:
         y: targets, shape (n,).
-        points: number of rows to keep.
+        points: maximum number of rows to choose.
 
     Returns:
-        Indices of the chosen rows.
+        Indices of the chosen rows, ascending.
     """
     order = np.argsort(y, kind="stable")
     if len(order) <= points:

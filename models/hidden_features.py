@@ -1,9 +1,9 @@
-"""Hidden features: counters that lowering a config reveals, transformed into columns for models.
+"""Hidden features: counters from the compilation of a config, transformed into model inputs.
 
-Lowering counts bytes moved, micro-ops executed, instructions, and the bytes whose transfer no
-computation overlaps. Latency depends on their sums and ratios, so both are columns. Single counters
-are left to the counter regression, which fits a price to each. As columns of a Gaussian process,
-which is fitted to few points, they would do more harm than good.
+Lowering counts moved bytes, executed micro-ops, instructions, and bytes whose transfer does not
+overlap with any computation. The latency depends on sums and ratios of counters, so both become
+columns. Single counters are used only by the counter regression, which fits a price to each. A
+Gaussian process has too few training points to learn from so many columns.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _TEXTS = {
     "iterations": "operations executed",
     "work": "bytes moved times operations executed",
 }
-_EXPOSURE = 16.0  # a byte that nothing hides counts as so many others
-_SCALE = 0.5  # log2 counts are put on about the scale of the other columns
+_EXPOSURE = 16.0  # weight of a byte whose transfer overlaps with nothing
+_SCALE = 0.5  # puts log2 counts on about the scale of the other columns
 
 
 def hidden_features(hidden: Features) -> Features:
-    """Compute model columns from the counters that lowering reports for each program.
+    """Compute model inputs from the counters that lowering reports for each program.
 
-    The columns are log2 sums of counters, these sums per iteration, and the total work per
+    The columns are log2 sums of counters, the same sums per iteration, and the total work per
     iteration.
 
     Args:
-        hidden: counters with one row per program. NaN counts as 0.
+        hidden: counters with one row per program. NaN is treated as 0.
 
     Returns:
         Features with one row per program. If no counter has a meaning that can be summed, the
@@ -60,14 +60,16 @@ def hidden_features(hidden: Features) -> Features:
 
 
 def relative_features(hidden: Features) -> Features:
-    """Compute log2 sums of counters per iteration, which do not grow with the size of the workload.
+    """Compute model inputs from counters that do not grow with the size of the workload.
+
+    The columns are log2 sums of counters per iteration.
 
     Args:
         hidden: counters with one row per program.
 
     Returns:
         Features with one row per program. If no counter counts iterations, the sums are divided by
-        the number of instructions. If that is missing too, there are no columns.
+        the number of instructions. If instructions are not counted either, there are no columns.
     """
     sums = {
         label: 1.0 + hidden.total(m) for label, m in _SUMS.items() if len(hidden.column_indices(m))
@@ -89,14 +91,17 @@ def _text(name: str) -> str:
 
 
 def work(hidden: Features) -> NDArray[np.float64]:
-    """Estimate the work of programs: log2 of iterations plus log2 of bytes, shape (rows,).
+    """Estimate the work of programs as log2 of their iterations plus log2 of their bytes.
 
-    This is a rough order of programs without any fitted price: a program with less of both is
-    hardly ever slower. Bytes whose transfer overlaps with nothing cost more than other bytes, and
-    iterations after the last load count separately, because they hide no transfer.
+    The estimate ranks programs roughly, without any fitted price: a program with fewer iterations
+    and fewer bytes is rarely slower. A byte whose transfer overlaps with nothing counts more than
+    other bytes. Iterations after the last load, which hide no transfer, are counted in addition.
 
     Args:
         hidden: counters with one row per program.
+
+    Returns:
+        Estimates of shape (rows,).
     """
     moved = hidden.total("bytes") + _EXPOSURE * hidden.total("waiting")
     done = hidden.total("work", "last work")

@@ -38,7 +38,7 @@ model is built."""
 
 
 def list_kinds() -> list[str]:
-    """Return the names of all kinds of models, sorted."""
+    """Return the names of the registered kinds of models, sorted."""
     return sorted(_KINDS)
 
 
@@ -46,13 +46,13 @@ def build(kind: str, seed: int, classify: bool, parameters: dict[str, float]) ->
     """Build an untrained model.
 
     Args:
-        kind: name of the kind, as in `list_kinds`.
+        kind: name of the kind of model, as in `list_kinds`.
         seed: seed of the random generator.
-        classify: whether the model predicts a probability rather than a number.
+        classify: whether the model predicts a probability instead of a number.
         parameters: hyperparameters by name.
 
     Raises:
-        UnknownName: there is no such kind.
+        UnknownName: no kind of model has this name.
     """
     if kind not in _KINDS:
         raise UnknownName("learner", kind, list_kinds())
@@ -63,22 +63,22 @@ def build(kind: str, seed: int, classify: bool, parameters: dict[str, float]) ->
 
 
 def load_model(kind: str, classify: bool, columns: Sequence[str], path: Path) -> CostModel:
-    """Load a model from a file of the user's own workspace or registry.
+    """Load a model from a file of the user's own workspace or model registry.
 
-    XGBoost and LightGBM trust their files: a crafted file can run code. A file that somebody else
-    made therefore must not be passed to this function.
+    XGBoost and LightGBM trust their files, and a crafted file can execute code. Never pass a file
+    to this function that somebody else made.
 
     Args:
         kind: name of the kind of model, as in `list_kinds`.
-        classify: whether the model predicts a probability rather than a number.
-        columns: names of the features that the model was fitted on; empty if they are unknown.
+        classify: whether the model predicts a probability instead of a number.
+        columns: names of the features that the model was fitted to; empty if they are unknown.
         path: file that `CostModel.save` wrote.
 
     Returns:
         The fitted model.
 
     Raises:
-        UnknownName: there is no such kind.
+        UnknownName: no kind of model has this name.
         OSError: the file cannot be read.
         ValueError: the file is damaged.
         KeyError: an array is missing in the file.
@@ -90,58 +90,58 @@ def load_model(kind: str, classify: bool, columns: Sequence[str], path: Path) ->
 
 
 class ModelLibrary(Learners):
-    """Features and untrained models of this package, for use by tuners.
+    """Source of the features and untrained models of this package, for tuners.
 
-    Tuners only know the base class `search.cost_model_protocols.Learners`, because `search` must
-    not import `models`.
+    Tuners know only the protocol `search.cost_model_protocols.Learners`, which documents the
+    methods, because `search` must not import `models`.
     """
 
     def tree_features(self, problem: Problem, configs: Configs) -> Features:
-        """Return features of configs for trees, known before compilation."""
+        """Compute features for tree models that are known before compilation."""
         return tree_features(problem.workload, problem.space, configs)
 
     def absolute_features(self, problem: Problem, configs: Configs) -> Features:
-        """Return features of configs for trees that also tell workloads apart."""
+        """Compute features for tree models that learn from several workloads."""
         return every_tree_column(problem.workload, problem.space, configs)
 
     def loop_features(self, problem: Problem, configs: Configs) -> Features:
-        """Return AutoTVM's features of the loop nest, one row per config."""
+        """Compute AutoTVM's features of the loop nest, one row per config."""
         return loop_features(problem.workload, problem.space, configs)
 
     def gp_features(self, problem: Problem, configs: Configs) -> Features:
-        """Return features of configs on a common scale, for models that use distances."""
+        """Compute features on a common scale, for models that use distances."""
         return gp_features(problem.workload, problem.space, configs)
 
     def hidden_features(self, hidden: Features) -> Features:
-        """Return hidden features of compiled programs, as models take them."""
+        """Compute model inputs from the counters of compiled programs."""
         return hidden_features(hidden)
 
     def relative_features(self, hidden: Features) -> Features:
-        """Return hidden features relative to the work of the program."""
+        """Compute model inputs from counters that do not grow with the size of the workload."""
         return relative_features(hidden)
 
     def work(self, hidden: Features) -> NDArray[np.float64]:
-        """Return the work of each program, shape (n,)."""
+        """Estimate the work of each program in log2, shape (n,)."""
         return work(hidden)
 
     def draft(self, hidden: Features) -> CounterRegression:
-        """Return an untrained regression on the counters in `hidden`."""
+        """Build an untrained regression on the counters in `hidden`."""
         return CounterRegression.for_counters(hidden)
 
     def regressor(self, kind: str, seed: int, **parameters: float) -> CostModel:
-        """Return an untrained regressor of a kind such as `xgboost`."""
+        """Build an untrained regressor of a kind such as `xgboost`."""
         return build(kind, seed, False, parameters)
 
     def classifier(self, kind: str, seed: int, **parameters: float) -> CostModel:
-        """Return an untrained classifier of a kind such as `xgboost`."""
+        """Build an untrained classifier of a kind such as `xgboost`."""
         return build(kind, seed, True, parameters)
 
     def surrogate(self, seed: int, **parameters: float) -> Surrogate:
-        """Return an untrained Gaussian process."""
+        """Build an untrained Gaussian process."""
         return GaussianProcess(seed, False, parameters)
 
     def validity(self, seed: int, **parameters: float) -> VetoModel:
-        """Return an untrained model V."""
+        """Build an untrained Model V, which predicts whether configs are valid."""
         from tilewright.models.validity import Validity
 
         return Validity(seed, True, parameters)

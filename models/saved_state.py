@@ -1,6 +1,6 @@
-"""Saves and loads the state of an explorer: models in native formats, arrays as NPZ, and an index.
+"""Saves and loads a tuner's state: models in native formats, arrays as NPZ, and an index.
 
-The index holds a digest of each file. No pickle is written or read.
+The index contains a digest of each file. No pickle is written or read.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _ARRAYS = "arrays.npz"
 
 
 class StoreError(TilewrightError):
-    """The saved models are missing, damaged or of an unknown kind."""
+    """The saved state is missing, damaged or of an unsupported version."""
 
 
 def save_state(state: ExplorerState, folder: Path) -> list[Path]:
-    """Write all models and arrays of a tuner's state into a folder.
+    """Write all models and arrays of a tuner's state to a folder.
 
     Args:
         state: fitted models and arrays that the tuner carries from round to round.
-        folder: folder to write to.
+        folder: folder to write to; it is created if necessary.
 
     Returns:
-        Paths of the files written; the index is the last one.
+        Paths of the written files; the index is the last one.
     """
     folder.mkdir(parents=True, exist_ok=True)
     entries, files = {}, []
@@ -63,7 +63,10 @@ def save_state(state: ExplorerState, folder: Path) -> list[Path]:
 
 
 def load_state(folder: Path) -> ExplorerState:
-    """Load the state that `save_state` wrote into a folder.
+    """Load the state that `save_state` wrote to a folder.
+
+    Args:
+        folder: folder to read from.
 
     Raises:
         StoreError: the state has an unsupported version, or a file is missing or has changed.

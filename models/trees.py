@@ -1,8 +1,8 @@
-"""Boosted trees as cost models: XGBoost, LightGBM, a random forest and AutoTVM's model.
+"""Tree models as cost models: XGBoost, LightGBM, a random forest and AutoTVM's model.
 
-XGBoost and LightGBM are saved in their native formats. AutoTVM's model is XGBoost on normalised
-throughput. Its boosting stops when the recall of the best training rows stops growing (TVM 0.14,
-autotvm/tuner/xgboost_cost_model.py).
+XGBoost and LightGBM models are saved in their native formats. AutoTVM's model is XGBoost fitted to
+normalised throughput. Its boosting stops when the recall of the best training rows no longer
+improves (TVM 0.14, autotvm/tuner/xgboost_cost_model.py).
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 
 Matrix = NDArray[np.float64]
 
-_ONE_CLASS_MARGIN = 0.02  # a class never seen is unlikely, not impossible
+_ONE_CLASS_MARGIN = 0.02  # probability of a class that does not occur in the training data
 
 
 class _Boosted(FittedModel):
     """Base class of the XGBoost and LightGBM models.
 
-    If all labels are equal, the model predicts this label for every row.
+    A classifier whose training labels are all of one class predicts the same probability for every
+    row: 0.98 for class 1, 0.02 for class 0.
 
     Attributes:
         kind: name under which the kind of model is registered.
@@ -61,7 +62,7 @@ class _Boosted(FittedModel):
         if len(y) and (np.ptp(y) > 0 or not self.classify):
             self.booster = self._train(x, y)
             return
-        # One class only: a stump that knows nothing but the shrunken share of it.
+        # With a single class, fit a constant model that predicts a probability near 0 or 1.
         twice = np.concatenate([x, x]) if len(x) else np.zeros((2, x.shape[1]))
         share = float(y.mean()) if len(y) else 0.5
         certainty = _ONE_CLASS_MARGIN + (1 - 2 * _ONE_CLASS_MARGIN) * share
@@ -78,7 +79,7 @@ class _Boosted(FittedModel):
 
 
 class XGBoost(_Boosted):
-    """XGBoost with histogram trees on one thread. Saved as UBJSON."""
+    """XGBoost with histogram trees on one thread. It is saved as UBJSON."""
 
     kind = "xgboost"
     suffix = ".ubj"
@@ -93,7 +94,7 @@ class XGBoost(_Boosted):
         settings["max_depth"] = int(settings["max_depth"])
         data = xgb.DMatrix(x, y, nthread=1)
         booster = xgb.Booster(self._fixed(y) | settings, [data])
-        for number in range(rounds):  # as `xgb.train`, whose callbacks take a fifth of the time
+        for number in range(rounds):  # the callbacks of `xgb.train` would take a fifth of the time
             booster.update(data, number)
         return booster
 
@@ -115,13 +116,17 @@ class XGBoost(_Boosted):
         return np.asarray(self.booster.inplace_predict(x), dtype=np.float64)
 
     def save(self, path: Path) -> None:
-        """Write the booster in XGBoost's format."""
+        """Write the booster in XGBoost's UBJSON format."""
         self.booster.save_model(path)
 
     def load(self, path: Path) -> None:
-        """Read a booster in XGBoost's format."""
+        """Read a booster in XGBoost's UBJSON format.
+
+        Raises:
+            ValueError: XGBoost cannot read the file.
+        """
         data = bytearray(path.read_bytes())
-        if not data:  # XGBoost would end the process
+        if not data:  # XGBoost would abort the process
             raise ValueError("it is empty")
         try:
             self.booster = xgb.Booster(params={"nthread": 1}, model_file=data)
@@ -131,7 +136,7 @@ class XGBoost(_Boosted):
 
 
 class LightGBM(_Boosted):
-    """LightGBM on one thread. Saved in its text format."""
+    """LightGBM on one thread. It is saved in LightGBM's text format."""
 
     kind = "lightgbm"
     suffix = ".txt"
@@ -173,7 +178,11 @@ class LightGBM(_Boosted):
         path.write_text(self.booster.model_to_string())
 
     def load(self, path: Path) -> None:
-        """Read a booster in LightGBM's text format."""
+        """Read a booster in LightGBM's text format.
+
+        Raises:
+            ValueError: LightGBM cannot read the file.
+        """
         lgb = _lightgbm()
         try:
             self.booster = lgb.Booster(model_str=path.read_text())
@@ -183,7 +192,10 @@ class LightGBM(_Boosted):
 
 
 def _lightgbm() -> Any:
-    """Import LightGBM only when it is used: its wheel needs libgomp, which small machines lack.
+    """Import LightGBM.
+
+    It is imported only when it is used, because its wheel needs libgomp, which minimal systems
+    lack.
 
     Raises:
         TilewrightError: libgomp is missing.
@@ -199,16 +211,16 @@ def _lightgbm() -> Any:
 
 
 class Forest(XGBoost):
-    """Random forest: the mean of deep trees that are fitted to random subsets.
+    """Random forest: the mean of deep trees that are fitted to random subsets of rows and columns.
 
-    The parameter `trees` is the number of trees.
+    The hyperparameter `trees` is the number of trees.
     """
 
     kind = "forest"
 
     def _train(self, x: Matrix, y: NDArray[np.float64]) -> xgb.Booster:
         settings = self._fixed(y) | {
-            "objective": "reg:squarederror",  # shares of a class, not margins, are averaged
+            "objective": "reg:squarederror",  # average probabilities instead of logits
             "num_parallel_tree": int(self.parameters.get("trees", 100)),
             "max_depth": 12, "eta": 1.0, "lambda": 1e-3, "min_child_weight": 1.0,
             "subsample": 0.63, "colsample_bynode": 0.6,
@@ -221,9 +233,9 @@ class Forest(XGBoost):
 
 
 class AutoTVMRanker(XGBoost):
-    """XGBoost with AutoTVM's parameters and stopping rule.
+    """XGBoost with AutoTVM's hyperparameters and stopping rule.
 
-    The parameter `plan` is the n of recall@n.
+    The hyperparameter `plan` is the n of the recall@n that the stopping rule uses.
     """
 
     kind = "autotvm-ranker"
@@ -240,9 +252,9 @@ class AutoTVMRanker(XGBoost):
 
 
 class _StopAtRecall(xgb.callback.TrainingCallback):  # type: ignore[misc]
-    """XGBoost callback that stops boosting when the average recall@n has not grown for 20 rounds.
+    """XGBoost callback that stops boosting when recall@n has not improved for 20 rounds.
 
-    The recall is computed after every second round.
+    The average recall is computed in every second round.
     """
 
     def __init__(self, data: xgb.DMatrix, y: NDArray[np.float64], n: int) -> None:
@@ -263,10 +275,10 @@ class _StopAtRecall(xgb.callback.TrainingCallback):  # type: ignore[misc]
 
 
 def average_recall(ranks: NDArray[np.int64], n: int) -> float:
-    """Return the mean recall of the best rows, as AutoTVM's `recall_curve` does.
+    """Compute the average recall of the best rows, like AutoTVM's `recall_curve`.
 
-    It is the mean over k < n of the fraction of the k+1 truly best rows that are among the k rows
-    predicted to be best (autotvm/tuner/metric.py).
+    For each k < n, the recall is the fraction of the k+1 truly best rows that are among the k rows
+    with the best predictions. The result is the mean over k (autotvm/tuner/metric.py).
 
     Args:
         ranks: true ranks of the rows, in the order of their predictions, int array of shape

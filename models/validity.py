@@ -1,9 +1,9 @@
-"""Model V: predicts the probability that a config is valid, and vetoes unlikely configs.
+"""Model V, which predicts the probability that a config is valid and vetoes unlikely configs.
 
-The veto threshold is calibrated by cross-validation: it is a twentieth of the lowest out-of-fold
-probability of any measured valid config. A good config that the model has not seen is therefore
-hardly ever vetoed. The calibration takes four times as long as the fit, so it is computed only when
-a veto depends on it.
+The threshold of the veto is calibrated by cross-validation. It is a twentieth of the lowest
+probability that was predicted out-of-fold for a measured valid config. Good configs that the model
+has not seen are therefore rarely vetoed. Since the calibration takes four times as long as the fit,
+it is computed only when a veto depends on it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _MARGIN = 0.05
 class Validity(XGBoost):
     """XGBoost classifier with a veto threshold. Trees and threshold are saved in one UBJSON file.
 
-    It takes one parameter beyond those of XGBoost: with `calibrate` 0 the threshold stays 0, so
-    that nothing is vetoed.
+    The model has one hyperparameter in addition to those of XGBoost: if `calibrate` is 0, the
+    threshold stays 0, so that nothing is vetoed.
     """
 
     kind = "validity"
@@ -49,7 +49,10 @@ class Validity(XGBoost):
 
     @property
     def threshold(self) -> float:
-        """Probability below which a config may be vetoed. Calibrated on first use after a fit."""
+        """Probability of being valid below which a config may be vetoed.
+
+        The threshold is calibrated on first use after a fit.
+        """
         if self._uncalibrated is not None:
             self.booster.set_attr(threshold=repr(self._threshold(*self._uncalibrated)))
             self._uncalibrated = None
@@ -65,12 +68,12 @@ class Validity(XGBoost):
             Bool array of shape (n,).
         """
         if self._uncalibrated is not None and chance.min(initial=1.0) >= _MARGIN:
-            return np.ones(len(chance), np.bool_)  # no threshold is above it
+            return np.ones(len(chance), np.bool_)  # the threshold is at most _MARGIN
         return np.asarray(chance >= self.threshold)
 
     def save(self, path: Path) -> None:
-        """Write the trees together with the threshold of the veto."""
-        _ = self.threshold  # is kept with the trees
+        """Write the trees and the threshold of the veto to one file."""
+        _ = self.threshold  # calibrates the threshold, which is stored with the trees
         super().save(path)
 
     def _threshold(self, x: Matrix, y: NDArray[np.float64]) -> float:

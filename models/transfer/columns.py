@@ -1,16 +1,16 @@
-"""Column names of programs on hardware, and derived columns.
+"""Columns that describe programs on hardware, the input of transfer models.
 
-The names are the same for the rows of a dataset and for a tuner's candidates. The first word of a
-name is its group: `hardware`, `workload`, `schedule` or `program` (known only after compilation).
-Each target may have columns of its own; in a table of several targets, a value that a target lacks
-is NaN.
+The names are the same for the rows of a dataset and for the candidates of a tuner. The first word
+of a name is its group: `hardware`, `workload`, `schedule` or `program` (known only after
+compilation). Each target may have its own columns. In a table with several targets, the value of a
+column that a target does not have is NaN.
 
 A fifth group, `derived`, expresses a program's work relative to the speed of the hardware. The
-counts and the rates per cycle of the hardware are separate columns. A tree would need many splits
-to find their quotients and could not extrapolate. The quotients are therefore columns of their own,
-relative to the time that the workload's multiplications take at peak speed, which is comparable
-across hardware. Derived columns are computed from the other columns by name; nothing is fitted
-here. Values that cannot be computed are NaN.
+counts of the program and the rates of the hardware are separate columns. A tree would need many
+splits to approximate their quotients and could not extrapolate, so the quotients are additional
+columns. They are relative to the time that the workload's multiplications take at peak speed, which
+makes them comparable across hardware. Derived columns are computed from the other columns by name,
+and nothing is fitted. Values that cannot be computed are NaN.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ def columns_of(
     hardware: Mapping[str, float],
     hidden: Features | None = None,
 ) -> Features:
-    """Compute all columns of a transfer model's input for configs on a piece of hardware.
+    """Compute all input columns of a transfer model except the derived columns.
 
     Args:
         workload: the workload.
         space: its search space.
         configs: knob indices, int array of shape (n, knobs).
         hardware: properties of the hardware by name, as in `Target.hardware_features`.
-        hidden: counters of the compiled programs, one row per config; rows that did not compile are
-            NaN. Without it, there are no columns of the group `program`.
+        hidden: counters of the compiled programs, one row per config; rows of configs that did not
+            compile are NaN. If None, there are no columns of the group `program`.
 
     Returns:
         Features with one row per config.
@@ -69,7 +69,7 @@ def columns_of(
 def _of_hardware(hardware: Mapping[str, float]) -> dict[str, float]:
     """Return log2 of the hardware's properties by name.
 
-    A property with the value 0 means that the hardware lacks the feature, so it is left out.
+    A property with the value 0 is left out, because 0 means that the hardware lacks the feature.
     """
     return {
         f"hardware {name}": value if name.startswith("log2_") else float(np.log2(value))
@@ -99,7 +99,7 @@ def _logs(hidden: Features) -> Features:
 
 
 def _sums(hidden: Features) -> Features:
-    """Return the sums of counters that all targets have in common; NaN for uncompiled programs."""
+    """Compute the counter sums that all targets have in common; NaN for uncompiled programs."""
     features = hidden_features(hidden)
     unknown: NDArray[np.bool_] = np.asarray(np.isnan(hidden.matrix).all(axis=1))
     matrix = np.where(unknown[:, None], np.nan, features.matrix)
@@ -163,12 +163,13 @@ _DEPTHS = {"inp": "log2_inp_depth", "wgt": "log2_wgt_depth", "out": "log2_acc_de
 def with_derived(features: Features) -> Features:
     """Append columns that express a program's work relative to the speed of the hardware.
 
-    These derived columns are computed from the other columns by name. The derived columns whose
-    names start with `LATE` need counters of compiled programs, so they are added only if there are
-    columns of the group `program`.
+    These derived columns are computed from the other columns by name. Derived columns with the
+    prefix `LATE` need counters of compiled programs. They are added only if there are columns of
+    the group `program`.
 
     Args:
-        features: columns of hardware, workload, schedule and, where compiled, program.
+        features: columns of the groups `hardware`, `workload`, `schedule` and, after compilation,
+            `program`.
     """
     names = {name: k for k, name in enumerate(features.names)}
 
@@ -187,22 +188,22 @@ def with_derived(features: Features) -> Features:
 
 
 def _peak(get: _Get) -> _Column:
-    """Return log2 of the time that all multiplications of a workload take at peak speed.
+    """Compute log2 of the time that all multiplications of a workload take at peak speed.
 
-    The unit is cycles, or seconds up to a constant.
+    The unit is cycles, or seconds up to a constant factor.
 
     Args:
-        get: returns a column by its name; NaN if there is no such column.
+        get: function that returns a column by its name; NaN if there is no such column.
     """
     blocks = sum(get(f"hardware {name}") for name in ("batch", "block_in", "block_out"))
     return get("workload macs") - _first_known([np.asarray(blocks), get("hardware peak_gflops")])
 
 
 def _early(get: _Get, peak: _Column) -> dict[str, _Column]:
-    """Return the derived columns that need only knobs, shapes and hardware properties.
+    """Compute the derived columns that need only knobs, shapes and hardware properties.
 
     Args:
-        get: returns a column by its name; NaN if there is no such column.
+        get: function that returns a column by its name; NaN if there is no such column.
         peak: result of `_peak`, to which the columns are relative.
     """
     columns = {"peak": peak}
@@ -211,7 +212,7 @@ def _early(get: _Get, peak: _Column) -> dict[str, _Column]:
     steps = tiles + _or_0(get("schedule log2_parts_tile_ci"))
     copies = _or_0(get("schedule log2_oc_nthread")) + _or_0(get("schedule log2_h_nthread"))
     traffic = []
-    nowhere = 0.0 * get("schedule log2_inp_volume")  # NaN where knobs are not these
+    nowhere = 0.0 * get("schedule log2_inp_volume")  # NaN for spaces without tile knobs
     for name, blocks in _SETS.items():
         volume = get(f"schedule log2_{name}_volume")
         element = sum(get(f"hardware {block}") for block in blocks)
@@ -233,10 +234,10 @@ def _early(get: _Get, peak: _Column) -> dict[str, _Column]:
 
 
 def _late_columns(get: _Get, peak: _Column) -> dict[str, _Column]:
-    """Return the derived columns that need the counters of compiled programs.
+    """Compute the derived columns that need the counters of compiled programs.
 
     Args:
-        get: returns a column by its name; NaN if there is no such column.
+        get: function that returns a column by its name; NaN if there is no such column.
         peak: result of `_peak`, to which the columns are relative.
     """
     bus, wait = get("hardware bus_bytes"), get("hardware memory_latency_cycles")
@@ -262,16 +263,21 @@ def _late_columns(get: _Get, peak: _Column) -> dict[str, _Column]:
     result["shown and waits"] = result["shown"] + waits["load"] + waits["store"]
     logs = {name: np.log2(1.0 + column) - peak for name, column in result.items()}
     logs["bound"] = np.log2(result["shown"] / result["longest"])
-    # what every target counts in some way, on a scale of its own
+    # Every target has these counters, although their scales differ.
     for name in ("bytes", "iterations", "exposed", "instructions"):
         logs[f"of peak {name}"] = 2.0 * get(f"program hidden {name}") - get("workload macs")
     return {f"{LATE} {name}": column for name, column in logs.items()}
 
 
 def _put_gemmini(get: _Get, *known: dict[str, _Column]) -> None:
-    """Fill in cycles, waits and steps of Gemmini programs, where VTA's counters are NaN.
+    """Fill in cycles, waits and steps of Gemmini programs, for which VTA's counters are NaN.
 
-    A unit of Gemmini is either transferring bytes or waiting for requests, whichever takes longer.
+    A unit of Gemmini is busy for the time that it transfers bytes or the time that it waits for
+    requests, whichever is longer.
+
+    Args:
+        get: function that returns a column by its name; NaN if there is no such column.
+        *known: dictionaries of cycles, waits and steps by unit; they are updated in place.
     """
     matching = {unit: _total(get, names) for unit, names in _GEMMINI.items()}
     beat = np.exp2(_or_0(get("hardware cycles_per_beat")))
@@ -282,7 +288,7 @@ def _put_gemmini(get: _Get, *known: dict[str, _Column]) -> None:
         unit: _total(get, names) * (wait + _RETURN_CYCLES) / _UNDER_WAY
         for unit, names in _REQUESTS.items()
     }
-    idle = 0.0 * matching["compute"]  # NaN where nothing is known
+    idle = 0.0 * matching["compute"]  # NaN for programs of other targets
     cycles = matching | {"side": idle}
     waits = {unit: np.maximum(cycles - matching[unit], 0.0) for unit, cycles in busy.items()}
     for result, given in zip(known, (cycles, waits | {"side": idle}, {}), strict=True):
@@ -294,15 +300,15 @@ def _total(get: _Get, names: Sequence[str]) -> _Column:
     """Sum counters that are stored as log2(1 + count).
 
     Args:
-        get: returns a column by its name.
-        names: names of the columns to sum.
+        get: function that returns a column by its name.
+        names: names of the counters to sum, without the prefix `program`.
     """
     counts = [np.exp2(get(f"program {name}")) - 1.0 for name in names]
     return np.asarray(np.sum(counts, axis=0))
 
 
 def _or_0(column: _Column) -> _Column:
-    """Replace NaN by 0. A missing knob splits or copies nothing, so its log2 is 0."""
+    """Replace NaN by 0, the log2 of a knob that splits or copies nothing."""
     return np.where(np.isnan(column), 0.0, column)
 
 

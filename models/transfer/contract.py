@@ -12,7 +12,7 @@ from tilewright.core.errors import TilewrightError
 
 
 class TransferError(TilewrightError):
-    """A transfer model cannot be trained from a table, or a folder holds no usable model."""
+    """A transfer model cannot be trained on a table, or a folder contains no usable model."""
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,9 @@ class Prediction:
     """Predictions of a transfer model for programs.
 
     Attributes:
-        log_latency: log2 of the latency plus an unknown constant per task, so that only programs of
-            the same task can be compared, shape (rows,). The constant differs between compiled and
-            uncompiled programs, so these must not be compared with each other either.
+        log_latency: log2 latency plus an unknown constant per task, shape (rows,). Therefore, only
+            programs of the same task can be compared. The constant differs between compiled and
+            uncompiled programs, so these cannot be compared with each other either.
         spread: expected standard deviation of the error on unseen tasks, shape (rows,).
         chance: probability that the program is valid, shape (rows,).
     """
@@ -34,13 +34,13 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Training:
-    """Summary of a training run.
+    """Summary of the training of a transfer model.
 
     Attributes:
         rows: number of rows of the table.
         seconds: duration of the training.
-        epochs: number of epochs done; for boosted trees, the number of trees.
-        full_seconds: estimated duration if all requested epochs had been done.
+        epochs: number of completed epochs; for boosted trees, the number of trees.
+        full_seconds: estimated duration if all requested epochs had been completed.
         stopped: reason for the end: "epochs", "minutes" or "no gain".
     """
 
@@ -52,7 +52,7 @@ class Training:
 
 
 class CommonOptions(BaseModel):
-    """Options of all kinds of transfer models. Each field is documented by its description."""
+    """Options of all kinds of transfer models. Each field has a description."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

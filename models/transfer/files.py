@@ -1,10 +1,10 @@
 """Writes and reads the folder of a transfer model: a JSON index with digests, and native files.
 
-`model.json` holds the model's kind, options and columns, and the SHA-256 of each of its files. The
-only code that it can select is that of a registered kind.
+The index `model.json` contains the model's kind, options and columns, and the SHA-256 digest of
+each of its files. It can only select code of registered kinds of models.
 
-XGBoost and LightGBM trust their files: a crafted file can run code. A model is therefore loaded
-only if its signature, `model.signature`, proves that a command on this workspace trained it, or if
+XGBoost and LightGBM trust their files, and a crafted file can execute code. A model is therefore
+loaded only if its signature, `model.signature`, proves that it was trained in this workspace, or if
 the user has declared it trusted (`trust_model`). The signature covers the index and thereby the
 digests of all files.
 """
@@ -43,7 +43,18 @@ Name = Annotated[str, Field(max_length=300)]
 
 
 class Index(BaseModel):
-    """Contents of `model.json`."""
+    """Contents of the index file of a transfer model, `model.json`.
+
+    Attributes:
+        format: version of the format.
+        kind: name of the kind of model.
+        seed: seed with which the model was trained.
+        options: option values by name.
+        columns: names of the input columns.
+        spread: typical errors with and without compilation results, in log2 latency.
+        facts: further properties of the model by name.
+        files: SHA-256 digests of the model's files, by file name.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -60,7 +71,7 @@ class Index(BaseModel):
 def write_model(folder: Path, index: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
     """Write the files of a model and the index with their digests, and sign the model.
 
-    If the key of the workspace cannot be created or read, the model stays unsigned.
+    If the key of the workspace cannot be created or read, the model is written without a signature.
 
     Args:
         folder: folder of the model.
@@ -81,12 +92,16 @@ def write_model(folder: Path, index: Mapping[str, Any], files: Mapping[str, byte
 
 
 def trust_model(folder: Path) -> None:
-    """Sign the model in a folder in its present state, so that commands on this workspace load it.
+    """Sign the model in a folder in its present state, so that it can be loaded in this workspace.
 
-    Use this only for a model whose author you trust, since loading it can run code.
+    Use this function only for a model whose author you trust, because loading the model can execute
+    code.
+
+    Args:
+        folder: folder of the model.
 
     Raises:
-        TransferError: the folder holds no usable model.
+        TransferError: the folder contains no usable model.
         SigningError: the workspace's key cannot be used.
         OSError: the signature cannot be written.
     """
@@ -95,7 +110,7 @@ def trust_model(folder: Path) -> None:
 
 
 def check_trusted(folder: Path, index: Index) -> None:
-    """Check that this workspace trained the model or that its user has declared it trusted.
+    """Check that a model was trained in this workspace or that its user has declared it trusted.
 
     Args:
         folder: folder of the model.
@@ -121,7 +136,10 @@ def check_trusted(folder: Path, index: Index) -> None:
 
 
 def read_index(folder: Path) -> Index:
-    """Read `model.json` of a folder.
+    """Read the index of a model, `model.json`.
+
+    Args:
+        folder: folder of the model.
 
     Raises:
         TransferError: the file is missing, invalid or of an unsupported version.
@@ -142,10 +160,13 @@ def read_index(folder: Path) -> Index:
 
 
 def identity_of(folder: Path) -> str:
-    """Return a short unique ID of a saved model: a digest of its index, which covers its files.
+    """Return a short ID of a saved model: a digest of its index, which covers all its files.
+
+    Args:
+        folder: folder of the model.
 
     Raises:
-        TransferError: the folder holds no usable model.
+        TransferError: the folder contains no usable model.
     """
     return _identity(read_index(folder))[:16]
 
@@ -160,7 +181,10 @@ def read_files(folder: Path, index: Index, names: tuple[str, ...]) -> dict[str, 
     Args:
         folder: folder of the model.
         index: its index.
-        names: names of the files that the model must have.
+        names: names of the files that a model of this kind has.
+
+    Returns:
+        Contents of the files by name.
 
     Raises:
         TransferError: a file is missing or has changed, or the names differ from those in the
@@ -179,11 +203,11 @@ def read_files(folder: Path, index: Index, names: tuple[str, ...]) -> dict[str, 
 
 
 def no_model(folder: Path, why: object) -> TransferError:
-    """Return an error that tells the user what to do about a folder without a usable model.
+    """Build an error that tells the user what to do about a folder without a usable model.
 
     Args:
         folder: the folder.
-        why: what is wrong with it.
+        why: description of the problem.
     """
     if isinstance(why, ValidationError):
         first = why.errors()[0]

@@ -1,12 +1,13 @@
 """Neural transfer models in plain JAX, and their training.
 
-A network is a function of named weights and of rows in which NaN marks unknown values. A learned
-embedding of the column replaces each unknown value. All computations are in float32.
+A network is a function of named weights and of rows of columns. NaN marks unknown values. In the
+first layer, a learned embedding of the column replaces each unknown value. All computations are in
+float32.
 
-Training uses Adam on the root mean squared error, within a time limit. All rows are on the device.
-A few hundred steps at a time run in one compiled loop, and the time limit is checked between loops.
-The learning rate falls to zero in the last part of the epochs or of the minutes, whichever ends
-first.
+Networks are trained with Adam on the root mean squared error, within a time limit. All rows are
+kept on the device. A few hundred steps at a time run in one compiled loop, and the time limit is
+checked between these loops. The learning rate falls to zero in the last part of the training, which
+ends with the requested epochs or at the time limit, whichever comes first.
 
 Only `models.transfer.neural` imports this module, and only when it needs a network, because JAX
 takes a second to load.
@@ -43,16 +44,24 @@ _Params = Mapping[str, jax.Array]
 
 
 class JaxNetwork(Protocol):
-    """A network over rows of columns.
+    """Protocol of a neural network whose inputs are rows of columns.
 
-    Equal networks share their compiled code, so they must be hashable.
+    Networks must be hashable, because equal networks share their compiled code.
     """
 
     def shapes(self) -> Shapes:
-        """Return the shapes of the weights by name."""
+        """Return the shape of each weight, by name."""
 
     def __call__(self, weights: _Params, x: jax.Array) -> jax.Array:
-        """Map rows of shape (rows, columns) to labels of shape (rows,)."""
+        """Predict the labels of rows.
+
+        Args:
+            weights: weights by name.
+            x: normalised rows of shape (rows, columns); unknown values are NaN.
+
+        Returns:
+            Labels of shape (rows,).
+        """
 
 
 def init_weights(network: JaxNetwork, seed: int) -> NamedWeights:
@@ -60,6 +69,10 @@ def init_weights(network: JaxNetwork, seed: int) -> NamedWeights:
 
     Matrices are normal with variance 1/inputs, gains are 1, embeddings of unknown values are small
     random numbers, and all other weights are 0.
+
+    Args:
+        network: the network.
+        seed: seed of the random generator.
     """
     rng = np.random.default_rng(seed)
     weights: NamedWeights = {}
@@ -77,10 +90,10 @@ def init_weights(network: JaxNetwork, seed: int) -> NamedWeights:
 
 @dataclass(frozen=True)
 class Perceptron:
-    """MLP with residual connections.
+    """Multilayer perceptron with residual connections.
 
     Attributes:
-        columns: number of columns.
+        columns: number of input columns.
         units: number of units per layer.
         layers: number of hidden layers.
     """
@@ -94,7 +107,15 @@ class Perceptron:
         return numpy_mlp.shapes(self.columns, self.units, self.layers)
 
     def __call__(self, weights: _Params, x: jax.Array) -> jax.Array:
-        """Return predictions of rows, shape (rows,)."""
+        """Predict the labels of rows.
+
+        Args:
+            weights: weights by name.
+            x: normalised rows of shape (rows, columns); unknown values are NaN.
+
+        Returns:
+            Labels of shape (rows,).
+        """
         h = jax.nn.gelu(_read(weights, "in", x))
         for k in range(1, self.layers):
             h = h + jax.nn.gelu(_layer(weights, f"layer {k}", h))
@@ -107,17 +128,17 @@ UNROLLED = 2
 
 @dataclass(frozen=True)
 class Decisions:
-    """Bidirectional LSTMs over the tokens of a schedule, followed by attention.
+    """Bidirectional LSTMs over the tokens of a schedule, followed by self-attention.
 
-    A token is the group of columns that describe one knob of the schedule. All columns that belong
-    to no token, such as those of the hardware, are added to the input of the first LSTM as a common
-    context.
+    A token is the group of columns that describe one knob of the schedule. A second network embeds
+    all columns that belong to no token, such as the hardware properties. This embedding is appended
+    to every token at the input of the first LSTM.
 
     Attributes:
-        columns: number of columns.
+        columns: number of input columns.
         tokens: column indices of each token.
         others: indices of the columns that belong to no token.
-        units: units per LSTM direction.
+        units: number of units per LSTM direction.
         layers: number of bidirectional LSTMs.
         heads: number of attention heads.
     """
@@ -131,7 +152,10 @@ class Decisions:
 
     @cached_property
     def _token_columns(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return column indices per token and a mask of used ones, both (tokens, most columns)."""
+        """Column indices per token and a mask of used indices, both of shape (tokens, most).
+
+        `most` is the largest number of columns of a token.
+        """
         most = max((len(item) for item in self.tokens), default=1)
         places = np.zeros((max(len(self.tokens), 1), most), np.int64)
         there = np.zeros_like(places, dtype=np.bool_)
@@ -167,7 +191,15 @@ class Decisions:
         return shapes | {"out matrix": (wide, 1), "out bias": (1,)}
 
     def __call__(self, weights: _Params, x: jax.Array) -> jax.Array:
-        """Return predictions of rows, shape (rows,)."""
+        """Predict the labels of rows.
+
+        Args:
+            weights: weights by name.
+            x: normalised rows of shape (rows, columns); unknown values are NaN.
+
+        Returns:
+            Labels of shape (rows,).
+        """
         others = jax.nn.gelu(_read(weights, "others", x[:, np.array(self.others, np.int64)]))
         light = jax.nn.gelu(_layer(weights, "others again", others))
         tokens, present = self._embed_tokens(weights, x)
@@ -182,7 +214,12 @@ class Decisions:
         return (out + weights["out bias"])[:, 0]
 
     def _embed_tokens(self, weights: _Params, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return embedded tokens (rows, tokens, width), and a mask of tokens (rows, tokens)."""
+        """Embed the columns of each token.
+
+        Returns:
+            Embeddings of shape (rows, tokens, width), and a mask of shape (rows, tokens), which is
+            False for tokens without any known value.
+        """
         places, there = self._token_columns
         values = jnp.where(there, x[:, places], 0.0)
         known = ~jnp.isnan(values)
@@ -195,7 +232,16 @@ class Decisions:
         return tokens, (known & there).any(axis=2)
 
     def _lstm(self, weights: _Params, name: str, h: jax.Array) -> jax.Array:
-        """Run both directions of an LSTM: (rows, tokens, inputs) to (rows, tokens, width)."""
+        """Run both directions of an LSTM.
+
+        Args:
+            weights: weights by name.
+            name: prefix of the LSTM's weights.
+            h: inputs of shape (rows, tokens, inputs).
+
+        Returns:
+            Outputs of shape (rows, tokens, width).
+        """
         both = jnp.stack([h, h[:, ::-1]])
         given = jnp.einsum("drti,dig->tdrg", both, weights[f"{name} in matrix"])
         given = given + weights[f"{name} bias"][:, None, :]
@@ -222,7 +268,7 @@ class Decisions:
         Args:
             weights: weights by name.
             h: embedded tokens, shape (rows, tokens, width).
-            present: which tokens a row has, shape (rows, tokens).
+            present: mask of the tokens that a row has, shape (rows, tokens).
 
         Returns:
             Array of shape (rows, width).
@@ -240,18 +286,21 @@ class Decisions:
 
 
 def _mean(h: jax.Array, present: jax.Array) -> jax.Array:
-    """Return the mean over the present tokens, or 0 if there are none."""
+    """Average over the present tokens of each row; 0 if a row has no tokens."""
     count = jnp.maximum(present.sum(axis=1), 1)[:, None]
     return (h * present[:, :, None]).sum(axis=1) / count
 
 
 def _read(weights: _Params, name: str, x: jax.Array) -> jax.Array:
-    """Apply a linear input layer; an unknown (NaN) value is replaced by its column's embedding.
+    """Apply a linear input layer that replaces an unknown (NaN) value by its column's embedding.
 
     Args:
         weights: weights by name.
         name: prefix of the layer's weights.
         x: rows of shape (rows, columns).
+
+    Returns:
+        Array of shape (rows, units).
     """
     known = ~jnp.isnan(x)
     return (
@@ -276,18 +325,22 @@ def _layer(weights: _Params, name: str, h: jax.Array) -> jax.Array:
 _ASKED_AT_ONCE = 4096
 _LOOP_SECONDS = 4.0
 _FIRST_STEPS, _MOST_STEPS = 32, 1024
-_LOOK_EVERY = 0.1  # of the training: how far it is from the rows kept back
+_LOOK_EVERY = 0.1  # fraction of the training between two progress reports
 _EPSILON = 1e-8  # keeps the gradient of the square root of an error finite at zero
 
 
 class Taken(NamedTuple):
-    """How values are masked at random during training, so that the model learns to do without them.
+    """Settings for masking values at random during training.
+
+    Training with masked values teaches the model to predict from incomplete rows.
 
     Attributes:
-        program: probability that a row loses all its late columns, as if it was not compiled.
+        program: probability that a row loses all its late columns, as if it had not been compiled.
         column: probability that any single value is lost.
-        late: bool array of shape (columns,): columns that are known only after compilation.
-        single: bool array of shape (columns,): columns that may be lost alone.
+        late: bool array of shape (columns,), True for columns that are known only after
+            compilation.
+        single: bool array of shape (columns,), True for columns whose values may be lost
+            individually.
     """
 
     program: float
@@ -312,11 +365,13 @@ def descend(
         scaled: function that normalises rows of shape (rows, columns).
         options: `models.transfer.neural.NeuralOptions` with a batch size.
         seed: seed of the random generator.
-        start: weights to fine-tune. If they are given, the weights with the lowest error on the
-            held-out rows after any epoch are returned; otherwise the weights after the last step.
+        start: weights to fine-tune, or None to start from random weights. In fine-tuning, the
+            weights with the lowest error on the held-out rows are returned. Otherwise, the weights
+            after the last step are returned.
 
     Returns:
-        The weights by name, and how far the training came.
+        The weights by name, and the number of epochs, duration and reason for the end of the
+        training.
     """
     rng = np.random.default_rng(seed)
     count = len(lesson.x)
@@ -334,7 +389,7 @@ def descend(
         done, looked = 0, 0.0
         steps = _FIRST_STEPS if best is None else min(per_epoch, _MOST_STEPS)
         draws = _Draws(count, batch, rng)
-        weights, adam, _ = _loop(  # no step: compiled, and the clock has seen none of it
+        weights, adam, _ = _loop(  # zero steps: compiles the loop before the clock starts
             network, weights, adam, x, y, np.zeros((_MOST_STEPS, batch), np.int32), np.int32(0),
             np.uint32(0), np.float32(0.0), taken,
         )  # fmt: skip
@@ -346,7 +401,7 @@ def descend(
             steps = min(steps, total - done)
             share = max(done / total, _share(now, started, lesson.until))
             rate = options.learning_rate * min(1.0, (1.0 - share) / max(options.fall, 1e-9))
-            rows = np.zeros((_MOST_STEPS, batch), np.int32)  # of one shape: compiled once
+            rows = np.zeros((_MOST_STEPS, batch), np.int32)  # constant shape, compiled only once
             rows[:steps] = draws.take(steps)
             weights, adam, loss = _loop(
                 network, weights, adam, x, y, rows, np.int32(steps),
@@ -379,7 +434,7 @@ def ask(
         network: the network.
         weights: its weights by name.
         x: rows of shape (rows, columns); unknown values are NaN.
-        scaled: function that normalises rows.
+        scaled: function that normalises rows of shape (rows, columns).
 
     Returns:
         Labels of shape (rows,).
@@ -397,9 +452,9 @@ def ask(
 
 
 def _size(rows: int) -> int:
-    """Return the padded number of rows.
+    """Return the number of rows after padding.
 
-    There are only three sizes, since each one is compiled separately.
+    There are only three possible sizes, because each size is compiled separately.
     """
     return next(size for size in (64, 512, _ASKED_AT_ONCE) if rows <= size)
 
@@ -411,7 +466,7 @@ def _as_numpy(weights: Any) -> NamedWeights:
 class _Best:
     """Keeps the weights with the lowest error on the held-out rows.
 
-    The error is the mean over compiled rows and rows without compilation results, weighted as in
+    The error is a weighted mean of the errors with and without compilation results, weighted as in
     training.
     """
 
@@ -428,14 +483,14 @@ class _Best:
         self.before = self.least = self._squared_errors(start)
 
     def offer(self, weights: Any) -> None:
-        """Evaluate weights on held-out rows; keep a copy if their error is the lowest so far."""
+        """Evaluate weights on the held-out rows, and keep them if their error is the lowest."""
         off = self._squared_errors(weights)
         if off.mean() < self.least.mean():
             self.least, self.found = off, _as_numpy(weights)
 
     @property
     def weights(self) -> NamedWeights:
-        """Return the weights with the lowest held-out error.
+        """The weights with the lowest held-out error.
 
         If their improvement over the initial weights may be due to chance, the initial weights are
         returned.
@@ -443,7 +498,7 @@ class _Best:
         return self.found if surely_less(self.least, self.before) else self.start
 
     def _squared_errors(self, weights: Any) -> NDArray[np.float64]:
-        """Return the squared errors, shape (rows,)."""
+        """Return the squared error of each held-out row, shape (rows,)."""
         off = np.zeros(len(self.held[0][1]))
         for share, x, y in self.held:
             off += share * (ask(self.network, weights, x, self.scaled) - y) ** 2
@@ -451,14 +506,14 @@ class _Best:
 
 
 class _Draws:
-    """Draws the rows of minibatches. Each epoch uses all rows in a new random order."""
+    """Draws the rows of minibatches. Each epoch uses every row once, in a new random order."""
 
     def __init__(self, rows: int, batch: int, rng: np.random.Generator) -> None:
         self.rows, self.batch, self.rng = rows, batch, rng
         self.left = np.empty(0, np.int32)
 
     def take(self, steps: int) -> NDArray[np.int32]:
-        """Return the rows of the next minibatches, shape (steps, batch)."""
+        """Return the row indices of the next minibatches, shape (steps, batch)."""
         wanted = steps * self.batch
         parts, count = [self.left], len(self.left)
         while count < wanted:
@@ -493,13 +548,13 @@ def _loop(
         network: the network.
         weights: weights before the steps.
         adam: state of Adam before the steps.
-        x: all training rows, normalised.
-        y: labels of the rows.
+        x: all training rows, normalised, shape (n, columns).
+        y: labels of the rows, with and without compilation results, shape (n, 2).
         rows: row indices of each minibatch, shape (steps, batch).
         count: number of minibatches to use.
         seed: seed of the random masking.
         rate: learning rate of all these steps.
-        taken: how values are masked.
+        taken: settings of the masking.
 
     Returns:
         The new weights, the new state of Adam and the mean loss.
@@ -530,10 +585,11 @@ def _masked_rows(x: jax.Array, key: jax.Array, taken: Taken) -> tuple[jax.Array,
     Args:
         x: rows of shape (rows, columns).
         key: JAX random key.
-        taken: how values are masked.
+        taken: settings of the masking.
 
     Returns:
-        The masked rows, and which rows look as if they were not compiled, shape (rows,).
+        The masked rows, and a bool array of shape (rows,), which is True for rows that lost all
+        late columns, as if they had not been compiled.
     """
     rows, alone = jax.random.split(key)
     uncompiled = jax.random.uniform(rows, (x.shape[0],)) < taken.program

@@ -1,8 +1,8 @@
 """Base class of all kinds of transfer models.
 
-It handles named columns, labels, the probability that a program is valid, the typical error, the
-folder of a model, and the prior for a tuner. A subclass implements learning to rank and stores what
-it learned.
+The base class handles named columns, labels, the probability that a program is valid, the typical
+error, the folder of a saved model, and the prior for a tuner. A subclass implements the learning of
+labels, and the storage of the learned state.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tilewright.targets.base import Configs
 from tilewright.targets.features import Features
 
 CHANCE = "validity.ubj"
-_CHANCE_SHARE = 0.15  # of the time for training
+_CHANCE_SHARE = 0.15  # share of the training time for the validity classifier
 LEAST_VALID = 32
 """Smallest number of rows with a latency for fine-tuning, including held-out rows. We chose this
 number ourselves."""
@@ -54,17 +54,17 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Lesson:
-    """Training data of a transfer model, in the form that each kind of model learns from.
+    """Training data of a transfer model, in the form that all kinds of models use.
 
     Attributes:
         names: names of the columns.
         x: rows of shape (rows, columns); unknown values are NaN.
-        y: two arrays of labels of shape (rows,): for rows as compiled programs, and for the same
-            rows before compilation; see `training_data.labels`.
-        held_x: held-out rows that decide when to stop, with the same columns.
+        y: two arrays of labels of shape (rows,): for rows with compilation results, and for the
+            same rows without them; see `training_data.labels`.
+        held_x: held-out rows with the same columns, which decide when to stop.
         held_y: labels of the held-out rows, in the same form as `y`.
         until: latest end of the training, in seconds of `time.monotonic`.
-        say: called with lines that report the progress.
+        say: callback that receives lines that report the progress.
     """
 
     names: tuple[str, ...]
@@ -78,11 +78,11 @@ class Lesson:
 
 @dataclass(frozen=True)
 class LearningOutcome:
-    """Result of the learning step.
+    """Summary of the learning step of a subclass.
 
     Attributes:
-        epochs: number of epochs done.
-        asked: number of epochs requested.
+        epochs: number of completed epochs.
+        asked: number of requested epochs.
         seconds: duration without the time to compile code.
         stopped: reason for the end: "epochs", "minutes" or "no gain".
     """
@@ -96,16 +96,17 @@ class LearningOutcome:
 class Transferred(ABC):
     """Base class of cost models that transfer between hardware and workloads.
 
-    Columns are identified by name, so their order does not matter. Columns that the model was not
-    trained with are ignored; missing columns and NaN are treated as unknown values.
+    Columns are identified by name, so their order does not matter. Columns that were not part of
+    the training data are ignored. Missing columns and NaN are treated as unknown values.
 
     Attributes:
         kind: name of the kind of model.
-        file: name of the file that holds what was learned.
+        file: name of the file that contains the learned state.
         options_type: class of the options.
-        refining: options whose default in fine-tuning differs from the options of the original
-            model.
-        lasting: options that the learned weights depend on, so that fine-tuning cannot change them.
+        refining: default options for fine-tuning, where they differ from the options of the
+            original model.
+        lasting: names of options on which the learned weights depend, so that fine-tuning cannot
+            change them.
     """
 
     kind: ClassVar[str]
@@ -132,7 +133,7 @@ class Transferred(ABC):
 
         Args:
             lesson: the training data.
-            start: model whose learned state is the starting point, or None to start anew.
+            start: model to fine-tune, or None to train from scratch.
         """
 
     @abstractmethod
@@ -148,15 +149,15 @@ class Transferred(ABC):
 
     @abstractmethod
     def _packed(self) -> bytes:
-        """Return the contents of the file that holds what was learned."""
+        """Serialise the learned state."""
 
     @abstractmethod
     def _unpack(self, data: bytes) -> None:
-        """Read the contents that `_packed` returned.
+        """Restore the learned state from the result of `_packed`.
 
         Raises:
-            ValueError: the contents are damaged.
-            TilewrightError: the contents cannot be used.
+            ValueError: the data is damaged.
+            TilewrightError: the data cannot be used.
         """
 
     # -- the contract ---------------------------------------------------------------------------
@@ -172,11 +173,14 @@ class Transferred(ABC):
 
         Args:
             table: rows to learn from.
-            validation: rows that decide when to stop. Without it, some tasks of the table are held
+            validation: rows that decide when to stop. If None, some tasks of the table are held
                 out.
-            say: called with lines that report the progress.
+            say: callback that receives lines that report the progress.
             start: model of the same kind to fine-tune (`models.transfer.registry.continue_from`).
-                Training continues from its columns and weights.
+                Training continues with its columns and weights.
+
+        Returns:
+            A summary of the training.
 
         Raises:
             TransferError: the table has no valid rows, or too few for fine-tuning.
@@ -205,7 +209,7 @@ class Transferred(ABC):
         learned = self._learn(lesson, start)
         self._spread = self._usual_error(lesson)
         taken = time.monotonic() - begun
-        beside = taken - learned.seconds  # to load, to compile, for the chance to run
+        beside = taken - learned.seconds  # loading, compiling, and the validity classifier
         full = beside + learned.seconds * learned.asked / max(learned.epochs, 1e-9)
         return Training(rows, taken, round(learned.epochs, 2), full, learned.stopped)
 
@@ -213,8 +217,9 @@ class Transferred(ABC):
         """Predict the latency and the validity of programs.
 
         Args:
-            features: one row per program.
-            chance: whether to predict the probability that the program is valid. If not, it is 1.
+            features: columns of the programs, one row per program.
+            chance: whether to predict the probability that the program is valid. If False, it is
+                set to 1.
         """
         x = select_columns(features, self.columns)
         half = half_known(x, self.columns)
@@ -232,19 +237,19 @@ class Transferred(ABC):
     def _constants(
         self, x: Matrix, compiled: NDArray[np.bool_], said: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Return the offset of predictions after compilation to predictions before.
+        """Estimate the offset between predictions with and without compilation results, per row.
 
-        Labels before and after compilation differ by a constant per task. The constant is estimated
-        from the compiled rows, which are predicted once more as if they were not compiled. A task
-        without compiled rows gets the mean offset of all compiled rows.
+        Labels with and without compilation results differ by a constant per task. The constant is
+        estimated from the compiled rows, for which a second prediction is made without the
+        compilation results. A task without compiled rows gets the mean offset of all compiled rows.
 
         Args:
             x: rows of shape (rows, columns).
-            compiled: which rows are compiled, shape (rows,).
+            compiled: bool array of shape (rows,), True for rows with compilation results.
             said: predictions for all rows, shape (rows,).
 
         Returns:
-            Offset per row, shape (rows,).
+            Offsets of shape (rows,).
         """
         early = self._rank(uncompiled(x[compiled], self.columns, np.ones(compiled.sum(), np.bool_)))
         above, task = said[compiled] - early, of_tasks(x, self.columns)
@@ -254,7 +259,10 @@ class Transferred(ABC):
         return np.asarray(mean_residual[task], dtype=np.float64)
 
     def save(self, folder: Path) -> None:
-        """Write the model in native formats.
+        """Write the model to a folder in native formats.
+
+        Args:
+            folder: folder of the model.
 
         Raises:
             OSError: a file cannot be written.
@@ -270,14 +278,14 @@ class Transferred(ABC):
         write_model(folder, index, {self.file: self._packed(), CHANCE: self._chance.to_bytes()})
 
     def load_saved(self, folder: Path, index: Index) -> None:
-        """Load the saved model of a folder into this object.
+        """Load a saved model into this object.
 
         Args:
             folder: folder of the model.
             index: its index, as `models.transfer.files.read_index` returned it.
 
         Raises:
-            TransferError: the folder holds no usable model.
+            TransferError: the folder contains no usable model.
         """
         files = read_files(folder, index, (self.file, CHANCE))
         self.columns, self.facts = tuple(index.columns), dict(index.facts)
@@ -303,7 +311,10 @@ class Transferred(ABC):
         self._chance.refine(start._chance, given.x[:, early], given.valid, kept, threads, until)
 
     def _usual_error(self, lesson: Lesson) -> tuple[float, float]:
-        """Return the standard deviation of held-out errors, with and without the late columns."""
+        """Return the standard deviations of held-out errors, with and without the late columns.
+
+        Late columns are known only after compilation.
+        """
         off = []
         for y, hidden in zip(lesson.held_y, (0.0, 1.0), strict=True):
             x, _ = mask_values(lesson.held_x, lesson.names, hidden, 0.0, 0)
@@ -313,13 +324,13 @@ class Transferred(ABC):
 
 @dataclass(frozen=True)
 class _Given:
-    """Rows of a training table in the columns of a model, with labels and task IDs.
+    """Rows of a training table with the columns of a model, labels and task IDs.
 
     Attributes:
         x: rows of shape (rows, columns).
-        y: labels as compiled programs and before compilation, two arrays of shape (rows,).
+        y: labels with and without compilation results, two arrays of shape (rows,).
         task: ID of each row's task, shape (rows,).
-        valid: which rows have a latency, shape (rows,).
+        valid: bool array of shape (rows,), True for rows with a latency.
     """
 
     x: Matrix
@@ -338,12 +349,13 @@ class _Given:
     ) -> tuple[Matrix, tuple[Labels, Labels]]:
         """Return the rows with a latency, and their labels.
 
-        If `start` is given, the mean residual of `start` in each task is subtracted from the
-        labels: few rows cannot determine the constants of tasks, and predictions do not need them.
+        If `start` is given, the mean residual of its predictions in each task is subtracted from
+        the labels. A few rows cannot determine the constants of tasks, and predictions do not need
+        these constants.
 
         Args:
             names: names of the columns.
-            start: model that is fine-tuned, or None.
+            start: model to fine-tune, or None.
         """
         x, task = self.x[self.valid], self.task[self.valid]
         compiled, before = (y[self.valid] for y in self.y)
@@ -366,7 +378,11 @@ def _lesson(
 
 
 def _check_rows(table: TrainingTable) -> None:
-    """Raise `TransferError` if a table has too few rows with a latency for fine-tuning."""
+    """Check that a table has enough rows with a latency for fine-tuning.
+
+    Raises:
+        TransferError: there are too few rows with a latency.
+    """
     if (count := int(table.valid.sum())) < LEAST_VALID:
         raise TransferError(
             f"only {count} of {len(table)} rows have a latency, but fine-tuning needs "
@@ -375,11 +391,14 @@ def _check_rows(table: TrainingTable) -> None:
 
 
 def options_of(kind: type[Transferred], given: Mapping[str, object] | None = None) -> CommonOptions:
-    """Validate options for a kind of transfer model and fill in the defaults.
+    """Validate the options of a kind of transfer model and fill in the defaults.
 
     Args:
         kind: class of the model.
         given: option values by name.
+
+    Returns:
+        The complete options.
 
     Raises:
         TransferError: an option is unknown, or its value is invalid.
@@ -396,15 +415,16 @@ def options_of(kind: type[Transferred], given: Mapping[str, object] | None = Non
 
 
 def prior_from(model: Transferred, problem: Problem) -> TransferredPrior:
-    """Return a prior for a tuner that predicts configs of a problem with a transfer model.
+    """Build a function with which a tuner predicts configs by a transfer model.
 
     Args:
         model: the trained model.
-        problem: workload, space and hardware.
+        problem: the tuning problem: workload, search space and hardware.
 
     Returns:
-        A function of configs (n, knobs) and, after compilation, their counters. The probability of
-        validity is predicted only before compilation, since compiling reveals nothing about it.
+        A function whose arguments are configs of shape (n, knobs) and, after compilation, their
+        counters. The probability of being valid is predicted only before compilation; after
+        compilation it is 1.
     """
 
     def ask(configs: Configs, hidden: Features | None) -> Belief:

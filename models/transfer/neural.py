@@ -1,8 +1,8 @@
 """Neural transfer models: an MLP, and the network of Verma et al. (ExHET 2023).
 
-The published network has three bidirectional LSTMs over the decisions of the schedule, which are
-its tokens, and two attention heads. `models.transfer.jax_networks` computes and trains the
-networks; it imports JAX, which takes a second to load. A trained MLP predicts without JAX
+The published network has three bidirectional LSTMs and two attention heads. Its tokens are the
+decisions of the schedule. The networks are computed and trained by `models.transfer.jax_networks`,
+which imports JAX and takes a second to load. A trained MLP predicts without JAX
 (`models.transfer.numpy_mlp`).
 """
 
@@ -52,9 +52,9 @@ class MLPOptions(NeuralOptions):
 class AttentionOptions(NeuralOptions):
     """Options of the published network.
 
-    The defaults of batch, epochs, rate, layers and heads are the published ones. The published
-    network also unrolls two steps of an LSTM. That changes how the LSTM is computed, but not its
-    results.
+    The defaults of `batch`, `epochs`, `learning_rate`, `layers` and `heads` are the published
+    values. The published option of unrolling two steps of an LSTM does not exist here, because it
+    affects only the speed.
     """
 
     batch: int = Field(default=16, ge=1, le=65536, description="rows per step")
@@ -65,7 +65,7 @@ class AttentionOptions(NeuralOptions):
     @model_validator(mode="before")
     @classmethod
     def _without_unrolling(cls, given: dict[str, object]) -> dict[str, object]:
-        """Ignore the option `unroll`, which models of version 0.2 and earlier have stored."""
+        """Ignore the option `unroll`, which models of version 0.2 and earlier contain."""
         return {name: value for name, value in given.items() if name != "unroll"}
 
 
@@ -73,7 +73,11 @@ _REFINING = {"epochs": 30, "learning_rate": 1e-4, "held": 0.2}
 
 
 class _Neural(Transferred):
-    """Base class of neural models: weights, and mean and standard deviation of each column."""
+    """Base class of neural models.
+
+    The learned state consists of the weights, and of the mean and standard deviation of each
+    column.
+    """
 
     file: ClassVar[str] = "model.safetensors"
     options: Any
@@ -82,7 +86,7 @@ class _Neural(Transferred):
 
     @abstractmethod
     def _network(self) -> Any:
-        """Return the `models.transfer.jax_networks.JaxNetwork` over this model's columns."""
+        """Return the JAX network (`jax_networks.JaxNetwork`) for this model's columns."""
 
     def _learn(self, lesson: Lesson, start: Self | None) -> LearningOutcome:
         from tilewright.models.transfer.jax_networks import descend
@@ -100,7 +104,7 @@ class _Neural(Transferred):
         return ask(self._network(), self._weights, x, self._normalise_rows)
 
     def _normalise_rows(self, x: Matrix) -> Matrix:
-        """Normalise rows of shape (rows, columns); unknown values stay NaN."""
+        """Normalise and clip rows of shape (rows, columns). Unknown values stay NaN."""
         scaled = (x - self._scale["mean"]) / self._scale["deviation"]
         return np.clip(scaled, -_CLIP, _CLIP, out=scaled)
 
@@ -114,7 +118,7 @@ class _Neural(Transferred):
 
 
 def _scale_of(x: Matrix) -> NamedWeights:
-    """Return the mean and the standard deviation of each column of rows (rows, columns)."""
+    """Return the mean and the standard deviation of each column, ignoring NaN."""
     mean = np.nanmean(x, axis=0, dtype=np.float64)
     deviation = np.nanstd(x, axis=0, dtype=np.float64)
     return {
@@ -170,7 +174,7 @@ class TransferTokens:
     Attributes:
         knobs: names of the knobs, in the order of their columns.
         columns: column indices of each knob.
-        others: indices of the columns that describe no single knob.
+        others: indices of the columns that do not describe a single knob.
     """
 
     knobs: tuple[str, ...]
@@ -181,8 +185,8 @@ class TransferTokens:
 def tokens_of(names: Sequence[str]) -> TransferTokens:
     """Group columns by the knob that they describe.
 
-    Each log2 column of a knob's value starts a token, except volumes and numbers of parts, which
-    are computed from several knobs.
+    Each log2 column of a knob's value starts a new group. log2 columns of volumes and of numbers of
+    parts are not values of knobs.
 
     Args:
         names: names of all columns.
@@ -209,16 +213,16 @@ def tokens_of(names: Sequence[str]) -> TransferTokens:
 
 
 def _is_parts(knob: str, names: Sequence[str]) -> bool:
-    """Return whether `parts_X` is the number of parts that knob X makes, not a knob itself."""
+    """Return whether `parts_X` is the number of parts of knob X and not a knob itself."""
     return knob.startswith("parts_") and f"{_GROUP}log2_{knob.removeprefix('parts_')}" in names
 
 
 def _knob(name: str, start: str) -> str:
-    """Return the knob that a schedule column describes, if the column's name begins with `start`.
+    """Return the knob that a schedule column describes, if the column has the given prefix.
 
     Args:
         name: name of the column.
-        start: beginning of the name, before the knob.
+        start: prefix after the group name, such as `log2_`.
 
     Returns:
         The rest of the name, or "" if the name does not match.

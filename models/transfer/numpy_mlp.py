@@ -1,7 +1,8 @@
-"""Safetensors files of neural models, and the MLP in NumPy, so that it can predict without JAX.
+"""MLP in NumPy for predictions without JAX, and safetensors files of neural models.
 
-Loading JAX and compiling take longer than all predictions that the tuning of a layer needs. The MLP
-gives the same results as `models.transfer.jax_networks.Perceptron`, up to rounding.
+Loading JAX and compiling the network would take longer than all predictions that are needed to tune
+a layer. The MLP gives the same results as `models.transfer.jax_networks.Perceptron`, up to
+rounding.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def read_shapes(name: str, columns: int, units: int) -> Shapes:
-    """Return the weight shapes of an input layer, which replaces unknown values by an embedding.
+    """Return the weight shapes of an input layer that replaces unknown values by embeddings.
 
     Args:
-        name: name of the layer.
+        name: prefix of the layer's weights.
         columns: number of input columns.
         units: number of outputs.
     """
@@ -36,10 +37,10 @@ def read_shapes(name: str, columns: int, units: int) -> Shapes:
 
 
 def layer_shapes(name: str, inputs: int, units: int) -> Shapes:
-    """Return the weight shapes of a linear layer that follows an RMS normalisation of its inputs.
+    """Return the weight shapes of a linear layer whose inputs are RMS-normalised.
 
     Args:
-        name: name of the layer.
+        name: prefix of the layer's weights.
         inputs: number of inputs.
         units: number of outputs.
     """
@@ -47,14 +48,24 @@ def layer_shapes(name: str, inputs: int, units: int) -> Shapes:
 
 
 def pack_weights(weights: Mapping[str, NDArray[np.float32]]) -> bytes:
-    """Serialise arrays as safetensors, sorted by name."""
+    """Serialise arrays in the safetensors format, sorted by name.
+
+    Args:
+        weights: arrays by name.
+    """
     return bytes(
         numpy_format.save({name: np.ascontiguousarray(weights[name]) for name in sorted(weights)})
     )
 
 
 def unpack_weights(data: bytes) -> NamedWeights:
-    """Return the arrays of a safetensors file by name.
+    """Read the arrays of a safetensors file.
+
+    Args:
+        data: contents of the file.
+
+    Returns:
+        Arrays by name.
 
     Raises:
         ValueError: the file is damaged.
@@ -66,7 +77,7 @@ def unpack_weights(data: bytes) -> NamedWeights:
     return weights
 
 
-_AT_ONCE = 512  # rows: what lies between two layers stays in a processor's cache
+_AT_ONCE = 512  # rows per chunk, whose activations fit into a processor's cache
 # The tanh approximation of GELU (Hendrycks & Gimpel, arXiv 1606.08415), which JAX uses by default.
 _ROOT = np.float32(np.sqrt(2.0 / np.pi))
 _CUBE = np.float32(0.044715)
@@ -74,7 +85,7 @@ _SMALL = np.float32(1e-6)  # as in `jax_networks`: avoids a division by zero in 
 
 
 def shapes(columns: int, units: int, layers: int) -> Shapes:
-    """Return the shapes of the MLP's weights by name.
+    """Return the shape of each weight of the MLP, by name.
 
     Args:
         columns: number of input columns.
@@ -88,7 +99,7 @@ def shapes(columns: int, units: int, layers: int) -> Shapes:
 
 
 def ask(weights: NamedWeights, layers: int, x: Matrix) -> NDArray[np.float64]:
-    """Predict the labels of rows.
+    """Predict the labels of rows with the MLP.
 
     Args:
         weights: weights by name.
@@ -109,7 +120,7 @@ def _labels(weights: NamedWeights, layers: int, x: Matrix) -> Matrix:
     h = _gelu(_read(weights, x))
     for k in range(1, layers):
         scale = np.sqrt(np.einsum("ru,ru->r", h, h) / np.float32(h.shape[1]) + _SMALL)
-        # what puts a row on one scale may as well follow the matrix
+        # The normalisation is a factor per row, so it can be applied after the matrix product.
         matrix = weights[f"layer {k} gain"][:, None] * weights[f"layer {k} matrix"]
         layer = h @ matrix
         layer /= scale[:, None]
@@ -121,8 +132,8 @@ def _labels(weights: NamedWeights, layers: int, x: Matrix) -> Matrix:
 def _read(weights: NamedWeights, x: Matrix) -> Matrix:
     """Compute the input layer for normalised rows.
 
-    A column with the same value in all rows is multiplied only once. In a tuner, this holds for all
-    columns of the hardware and the workload.
+    A column with the same value in all rows is multiplied only once. In a tuner, all columns of the
+    hardware and the workload are of this type.
 
     Args:
         weights: weights by name.
@@ -144,7 +155,7 @@ def _read(weights: NamedWeights, x: Matrix) -> Matrix:
 
 
 def _gelu(x: Matrix) -> Matrix:
-    """Compute GELU in place, with the approximation by tanh (Hendrycks & Gimpel, 2016)."""
+    """Compute GELU in place with the tanh approximation (Hendrycks & Gimpel, 2016)."""
     inner = x * x
     inner *= _CUBE * _ROOT
     inner += _ROOT

@@ -17,13 +17,13 @@ from tilewright.models.transfer.model import Transferred, options_of
 
 @dataclass(frozen=True)
 class _TransferKind:
-    """A registered kind of transfer model: where its class is, and which packages it needs.
+    """A registered kind of transfer model.
 
     Attributes:
-        place: import path of the class. The module is imported only when a model is needed, since
+        place: import path of the class. The module is imported only when a model is needed, because
             its library takes a second to load.
-        to_learn: packages that training needs.
-        to_ask: packages that prediction needs.
+        to_learn: packages that are needed for training.
+        to_ask: packages that are needed for predictions.
     """
 
     place: str
@@ -41,7 +41,7 @@ _KINDS = {
 
 
 def list_kinds() -> list[str]:
-    """Return the names of all kinds."""
+    """Return the names of all kinds of transfer models."""
     return list(_KINDS)
 
 
@@ -51,12 +51,12 @@ def make_model(
     """Build an untrained transfer model.
 
     Args:
-        kind: name of the kind, as in `list_kinds`.
+        kind: name of the kind of model, as in `list_kinds`.
         seed: seed of the random generator.
-        options: option values by name; missing options have their defaults.
+        options: option values by name; options that are not given have their defaults.
 
     Raises:
-        UnknownName: there is no such kind.
+        UnknownName: no kind of model has this name.
         TransferError: an option is unknown, or a library is missing.
     """
     model_class = _find(kind, learning=True)
@@ -66,10 +66,10 @@ def make_model(
 def continue_from(
     start: Transferred, seed: int = 0, options: Mapping[str, object] | None = None
 ) -> Transferred:
-    """Return an untrained model that can continue the training of `start`.
+    """Build an untrained model for fine-tuning a trained model.
 
-    It has the kind and the options of `start`, except for the defaults of fine-tuning and the given
-    options. Pass `start` to its `fit`.
+    The new model has the kind and the options of `start`, except for the default options of
+    fine-tuning and the given options. Call its method `fit` with `start` to train it.
 
     Args:
         start: the trained model.
@@ -92,16 +92,16 @@ def continue_from(
 
 
 def load_model(folder: Path, *, trusted: bool = False) -> Transferred:
-    """Load the model that was saved in a folder.
+    """Load a saved model from its folder.
 
     Args:
         folder: folder that `Transferred.save` wrote.
-        trusted: load the model without a check of its signature. Loading a crafted file can run
-            code.
+        trusted: whether to load the model without checking its signature. Loading a crafted file
+            can execute code.
 
     Raises:
-        TransferError: the folder holds no usable model, or neither has this workspace trained the
-            model nor has its user declared it trusted (`tilewright model trust`).
+        TransferError: the folder contains no usable model. Or the model was not trained in this
+            workspace, and its user has not declared it trusted (`tilewright model trust`).
     """
     index = read_index(folder)
     if not trusted:

@@ -1,7 +1,7 @@
 """Boosted trees that are trained within a time limit, and a classifier of valid programs.
 
-The rows may have unknown values. All kinds of transfer models use the classifier: it predicts the
-probability that a program is valid before it is compiled.
+Rows may contain unknown values. All kinds of transfer models use the classifier to predict, before
+compilation, the probability that a program is valid.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ PATIENCE = 60
 
 
 class _Until(xgb.callback.TrainingCallback):  # type: ignore[misc]
-    """XGBoost callback that ends training once a time (of `time.monotonic`) has passed."""
+    """XGBoost callback that ends the training once a given time has passed.
+
+    Args:
+        until: latest end of the training, in seconds of `time.monotonic`.
+    """
 
     def __init__(self, until: float) -> None:
         super().__init__()
@@ -39,7 +43,7 @@ class _Until(xgb.callback.TrainingCallback):  # type: ignore[misc]
 
 
 class TimedTrees(XGBoost):
-    """XGBoost histogram trees over rows with NaN for unknown values.
+    """XGBoost histogram trees for rows in which NaN marks unknown values.
 
     Each split learns a default direction for unknown values.
     """
@@ -50,19 +54,19 @@ class TimedTrees(XGBoost):
         self, x: Matrix, y: NDArray[np.float32], held: Validation | None, threads: int,
         until: float, start: TimedTrees | None = None,
     ) -> tuple[int, float, str]:  # fmt: skip
-        """Grow trees until a time limit, and store them in this object.
+        """Train trees until a time limit, and store them in this object.
 
         Args:
             x: rows of shape (rows, columns).
             y: labels of shape (rows,).
-            held: held-out rows that decide when to stop, if any.
+            held: held-out rows that decide when to stop, or None.
             threads: number of threads.
             until: time limit, in seconds of `time.monotonic`.
-            start: trees to continue from. The new trees are appended to these trees, or dropped if
-                they do not predict `held` significantly better.
+            start: trees to fine-tune, or None. New trees are appended to these trees. If the new
+                trees do not significantly improve the predictions for `held`, they are dropped.
 
         Returns:
-            The number of trees grown, the duration in seconds, and the reason for the end:
+            The number of trained trees, the duration in seconds, and the reason for the end:
                 "epochs", "minutes" or "no gain".
         """
         settings = dict(self.parameters)
@@ -77,7 +81,8 @@ class TimedTrees(XGBoost):
             return 0, 0.0, "epochs"
         fixed = self._fixed(np.asarray(y, dtype=np.float64)) | {"nthread": threads}
         if start is not None:
-            del fixed["base_score"]  # its trees are the difference to their own
+            # The trees of `start` are relative to their own base score, which is kept.
+            del fixed["base_score"]
         data, *watched = _matrices(x, y, held, threads, exact=start is not None)
         clock = _Until(until)
         booster = xgb.train(
@@ -103,11 +108,18 @@ class TimedTrees(XGBoost):
         return grown, time.monotonic() - begun, "minutes" if clock.late else early
 
     def _squared_errors(self, x: Matrix, y: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return squared errors of shape (rows,)."""
+        """Return the squared error of each row, shape (rows,)."""
         return np.asarray((self.ask(x) - y) ** 2)
 
     def ask(self, x: Matrix) -> NDArray[np.float64]:
-        """Predict labels of shape (rows,) from rows of shape (rows, columns)."""
+        """Predict the labels of rows.
+
+        Args:
+            x: rows of shape (rows, columns).
+
+        Returns:
+            Labels of shape (rows,).
+        """
         return np.asarray(self.booster.inplace_predict(x), dtype=np.float64)
 
 
@@ -121,8 +133,9 @@ def _matrices(
         y: labels of shape (rows,).
         held: held-out rows with labels, or None.
         threads: number of threads.
-        exact: whether to keep exact values instead of quantiles. Trees that were grown on other
-            rows need exact values, since the quantiles of few rows lie far apart.
+        exact: whether to keep exact values instead of quantiles. Fine-tuning needs exact values:
+            the existing trees were trained on other rows, and the quantiles of a few rows lie far
+            apart.
     """
     parts = [(x, y)] + ([held] if held is not None and len(held[1]) else [])
     if exact:
@@ -133,13 +146,13 @@ def _matrices(
 
 _ROUNDS = 150
 _MORE_ROUNDS = 40
-_ROWS = 300_000  # more tell hardly more of what fits into a scratchpad
+_ROWS = 300_000  # maximum number of training rows; more rows hardly improve the classifier
 
 
 class Chance:
     """Classifier that predicts the probability that a program is valid.
 
-    Saved as UBJSON of XGBoost.
+    It is saved in XGBoost's UBJSON format.
     """
 
     def __init__(self, seed: int) -> None:
@@ -150,14 +163,14 @@ class Chance:
         self, start: Chance, x: Matrix, valid: NDArray[np.bool_], held: Validation, threads: int,
         until: float,
     ) -> None:  # fmt: skip
-        """Add trees to those of `start`, fitted to a few rows of new hardware or workloads.
+        """Add trees that are fitted to a few rows of new hardware or workloads.
 
-        If the result is not better on the held-out rows, the trees of `start` are kept as they are.
+        If the result is not better on the held-out rows, only the trees of `start` are used.
 
         Args:
-            start: the classifier to continue from.
+            start: the classifier to fine-tune.
             x: rows of shape (rows, columns).
-            valid: which rows are valid, shape (rows,).
+            valid: bool array of shape (rows,), True for valid programs.
             held: held-out rows and their labels.
             threads: number of threads.
             until: time limit, in seconds of `time.monotonic`.
@@ -172,7 +185,7 @@ class Chance:
 
         Args:
             x: rows of shape (rows, columns).
-            valid: which rows are valid, shape (rows,).
+            valid: bool array of shape (rows,), True for valid programs.
             threads: number of threads.
             until: time limit, in seconds of `time.monotonic`.
         """
@@ -183,18 +196,25 @@ class Chance:
         self._trees.boost(x, valid.astype(np.float32), None, threads, until)
 
     def predict(self, x: Matrix) -> NDArray[np.float64]:
-        """Predict the probability of being valid, shape (rows,), of rows (rows, columns)."""
+        """Predict the probability that programs are valid.
+
+        Args:
+            x: rows of shape (rows, columns).
+
+        Returns:
+            Probabilities of shape (rows,).
+        """
         return self._trees.ask(x)
 
     def to_bytes(self) -> bytes:
-        """Serialise the classifier as UBJSON."""
+        """Serialise the classifier as UBJSON. `unpack` is the inverse."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "validity.ubj"
             self._trees.save(path)
             return path.read_bytes()
 
     def unpack(self, data: bytes) -> None:
-        """Read the UBJSON that `packed` returned.
+        """Restore the classifier from the result of `to_bytes`.
 
         Raises:
             ValueError: the data is damaged.

@@ -1,7 +1,7 @@
-"""Training data of transfer models: a table of rows of many tasks, and functions that prepare it.
+"""Training data of transfer models: a table with rows of many tasks, and functions that prepare it.
 
-They arrange columns by name in a model's own order, mark missing values as NaN, and compute labels
-that order the programs within a task.
+The functions arrange columns by name in the order of a model, mark missing values as NaN, and
+compute labels that order the programs of a task.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tilewright.targets.features import Features
 
 @dataclass(frozen=True)
 class TrainingTable:
-    """Programs on hardware with their latencies.
+    """Programs on hardware, with their latencies.
 
     A task is one workload on one piece of hardware. Only latencies of the same task are compared.
 
     Attributes:
-        features: one row per program. NaN where the hardware or the program has no such property; 0
-            never means "unknown".
-        log_latency: log2 of the latency, shape (rows,), in cycles where the hardware counts them
-            and otherwise in seconds. NaN where the program is not valid.
+        features: columns with one row per program. NaN means that the hardware or the program does
+            not have the property. 0 never means "unknown".
+        log_latency: log2 latency, shape (rows,), in cycles if the hardware counts them, otherwise
+            in seconds. NaN if the program is not valid.
         task: ID of each row's task, shape (rows,).
         workload: ID of each row's workload, shape (rows,).
         hardware: ID of each row's hardware, shape (rows,).
@@ -46,11 +46,15 @@ class TrainingTable:
 
     @property
     def valid(self) -> NDArray[np.bool_]:
-        """Return which programs have a latency, shape (rows,)."""
+        """Bool array of shape (rows,), True for programs that have a latency."""
         return np.asarray(np.isfinite(self.log_latency), dtype=np.bool_)
 
     def rows(self, which: NDArray[Any]) -> TrainingTable:
-        """Return the rows that are selected by indices or by a mask of shape (rows,)."""
+        """Select rows of the table.
+
+        Args:
+            which: row indices, or a bool mask of shape (rows,).
+        """
         return replace(
             self,
             features=self.features.rows(which),
@@ -67,8 +71,8 @@ Matrix = NDArray[np.float32]
 Labels = NDArray[np.float32]
 """Labels of rows, shape (rows,)."""
 
-_SURE = 1.645  # standard errors, a one-sided 5 %
-_AT_ONCE = 1 << 16  # rows, so that a large table is not copied as a whole
+_SURE = 1.645  # standard errors, for a one-sided test at the 5 % level
+_AT_ONCE = 1 << 16  # rows per chunk, so that a large table is not copied as a whole
 
 
 def known_columns(table: TrainingTable, derived: bool = True) -> tuple[str, ...]:
@@ -76,7 +80,7 @@ def known_columns(table: TrainingTable, derived: bool = True) -> tuple[str, ...]
 
     Args:
         table: the table.
-        derived: whether to include the columns that are derived from others.
+        derived: whether to include derived columns (`columns.with_derived`).
 
     Returns:
         Names in the order of the table.
@@ -94,11 +98,12 @@ def select_columns(features: Features, names: Sequence[str]) -> Matrix:
     """Return the columns with the given names as a matrix.
 
     Args:
-        features: one row per program.
+        features: columns with one row per program. Derived columns are computed from them.
         names: names of the columns to return.
 
     Returns:
-        Matrix of shape (rows, names). Missing columns and values that are not finite are NaN.
+        float32 matrix of shape (rows, names). Missing columns and values that are not finite are
+        NaN.
     """
     matrix = np.full((len(features), len(names)), np.nan, np.float32)
     begin = 0
@@ -115,9 +120,9 @@ def select_columns(features: Features, names: Sequence[str]) -> Matrix:
 def _match_columns(
     names: tuple[str, ...], given: tuple[str, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return matching indices into `names` and into `given`, both of shape (matches,).
+    """Return the indices of equal names in `names` and in `given`, both of shape (matches,).
 
-    If a name is given twice, the last one counts.
+    If a name occurs twice in `given`, the last occurrence is used.
     """
     known = {name: k for k, name in enumerate(given)}
     results = [(k, known[name]) for k, name in enumerate(names) if name in known]
@@ -126,14 +131,27 @@ def _match_columns(
 
 
 def is_late(names: Sequence[str]) -> NDArray[np.bool_]:
-    """Return which columns are known only after compilation, shape (names,)."""
+    """Return which columns are known only after compilation.
+
+    Args:
+        names: names of the columns.
+
+    Returns:
+        Bool array of shape (names,).
+    """
     return np.array([name.startswith(("program ", LATE)) for name in names], dtype=np.bool_)
 
 
 def may_go(names: Sequence[str]) -> NDArray[np.bool_]:
-    """Return which columns may be masked alone during training, shape (names,).
+    """Return which columns may be masked individually during training.
 
-    The column `REFERENCE` may not, since labels are relative to it.
+    These are all columns except `REFERENCE`, because labels are relative to it.
+
+    Args:
+        names: names of the columns.
+
+    Returns:
+        Bool array of shape (names,).
     """
     return np.array([name != REFERENCE for name in names], dtype=np.bool_)
 
@@ -141,18 +159,18 @@ def may_go(names: Sequence[str]) -> NDArray[np.bool_]:
 def mask_values(
     x: Matrix, names: Sequence[str], program: float, column: float, seed: int
 ) -> tuple[Matrix, NDArray[np.bool_]]:
-    """Mask values at random.
+    """Replace random values by NaN.
 
     Args:
         x: rows of shape (rows, names).
         names: names of the columns.
-        program: probability that a row loses all columns that need compilation.
+        program: probability that a row loses all columns that are known only after compilation.
         column: probability that any single value is lost.
         seed: seed of the random generator.
 
     Returns:
-        The masked copy of `x`, and which rows lost the columns that need compilation, shape
-        (rows,).
+        The masked copy of `x`, and a bool array of shape (rows,), which is True for rows that lost
+        the columns that are known only after compilation.
     """
     rng = np.random.default_rng(seed)
     gone = (rng.random(x.shape, np.float32) < column) & may_go(names)
@@ -162,9 +180,9 @@ def mask_values(
 
 
 def reference(x: Matrix, names: Sequence[str]) -> NDArray[np.float32]:
-    """Return the analytic estimate of log2 latency, up to a constant per task.
+    """Return the column with the analytic estimate of log2 latency, `REFERENCE`.
 
-    The estimate is the column `REFERENCE`.
+    The estimate is accurate up to a constant per task.
 
     Args:
         x: rows of shape (rows, names).
@@ -179,10 +197,10 @@ def reference(x: Matrix, names: Sequence[str]) -> NDArray[np.float32]:
 
 
 def half_known(x: Matrix, names: Sequence[str]) -> NDArray[np.bool_]:
-    """Return which rows have some compilation results, but not all that `reference` needs.
+    """Return which rows have some compilation results, but too few for the analytic estimate.
 
-    `reference` is the analytic latency estimate. Labels of compiled programs are relative to it, so
-    such rows are treated as not compiled.
+    Labels of compiled programs are relative to the analytic latency estimate (`reference`). Rows
+    without this estimate are therefore treated as not compiled.
 
     Args:
         x: rows of shape (rows, names).
@@ -198,22 +216,29 @@ def half_known(x: Matrix, names: Sequence[str]) -> NDArray[np.bool_]:
 
 
 def uncompiled(x: Matrix, names: Sequence[str], rows: NDArray[np.bool_]) -> Matrix:
-    """Return a copy of `x` in which some rows look as if they were not compiled.
+    """Remove the compilation results of selected rows, as if the programs had not been compiled.
 
     Args:
         x: rows of shape (rows, names).
         names: names of the columns.
-        rows: which rows lose their late columns (known only after compilation), shape (rows,).
+        rows: bool array of shape (rows,), True for rows whose late columns (known only after
+            compilation) are set to NaN.
+
+    Returns:
+        A copy of `x`, or `x` itself if no row is selected.
     """
     return np.where(rows[:, None] & is_late(names), np.float32(np.nan), x) if rows.any() else x
 
 
 def of_tasks(x: Matrix, names: Sequence[str]) -> NDArray[np.int64]:
-    """Return a task ID per row, shape (rows,); rows with equal workload and hardware share an ID.
+    """Return a task ID per row. Rows with equal workload and hardware share an ID.
 
     Args:
         x: rows of shape (rows, names).
         names: names of the columns.
+
+    Returns:
+        Task IDs of shape (rows,).
     """
     told = [name.startswith(("workload ", "hardware ")) for name in names]
     columns = np.ascontiguousarray(np.nan_to_num(x[:, told], nan=np.inf))
@@ -222,12 +247,12 @@ def of_tasks(x: Matrix, names: Sequence[str]) -> NDArray[np.int64]:
 
 
 def labels(table: TrainingTable, x: Matrix, names: Sequence[str]) -> tuple[Labels, Labels]:
-    """Compute the labels of the rows of a table, for compiled programs and before compilation.
+    """Compute the labels of the rows of a table, with and without compilation results.
 
-    The labels of compiled programs are log2 latency minus the analytic estimate (`reference`) and
-    the time at peak speed, where both are known. The labels before compilation are log2 latency
-    minus the mean of the row's task; they replace the former where the estimate is unknown. Both
-    only define an order within a task.
+    The labels with compilation results are log2 latency minus the analytic estimate (`reference`)
+    and minus the log2 time at peak speed. The labels without compilation results are log2 latency
+    minus the mean of the row's task. They are also used with compilation results if the estimate is
+    unknown. Both labels only define an order within a task.
 
     Args:
         table: the table.
@@ -235,8 +260,8 @@ def labels(table: TrainingTable, x: Matrix, names: Sequence[str]) -> tuple[Label
         names: names of the columns.
 
     Returns:
-        Labels as compiled programs, and labels before compilation, both of shape (rows,); NaN for
-        invalid programs.
+        Labels with and without compilation results, both of shape (rows,); NaN for invalid
+        programs.
     """
     _, task = np.unique(table.task, return_inverse=True)
     valid = table.valid
@@ -257,9 +282,12 @@ def less_constants(y: Labels, said: NDArray[np.float64], task: NDArray[np.int64]
     needs.
 
     Args:
-        y: labels of shape (rows,); NaN for invalid programs.
+        y: labels of shape (rows,).
         said: predictions of a model for the rows, shape (rows,).
         task: task IDs of shape (rows,).
+
+    Returns:
+        Labels of shape (rows,).
     """
     _, place = np.unique(task, return_inverse=True)
     above = np.bincount(place, y - said) / np.bincount(place)
@@ -267,10 +295,10 @@ def less_constants(y: Labels, said: NDArray[np.float64], task: NDArray[np.int64]
 
 
 def surely_less(new: NDArray[np.floating], old: NDArray[np.floating]) -> bool:
-    """Return whether new squared errors are significantly lower than the old ones of the same rows.
+    """Return whether new squared errors are significantly lower than old squared errors.
 
-    This is a one-sided paired test at the 5 % level. Without it, the best of many models would
-    often be chosen by chance when there are few rows.
+    Both belong to the same rows, and the test is a one-sided paired test at the 5 % level. Without
+    a test, the best of many models would often be chosen by chance if there are few rows.
 
     Args:
         new: squared errors of shape (rows,).
@@ -281,9 +309,10 @@ def surely_less(new: NDArray[np.floating], old: NDArray[np.floating]) -> bool:
 
 
 def held_out(table: TrainingTable, share: float, seed: int) -> tuple[TrainingTable, TrainingTable]:
-    """Split a table into training and held-out rows by whole tasks.
+    """Split a table into training rows and held-out rows, by whole tasks.
 
-    If the table has a single task, single rows are held out.
+    If the table has only one task, single rows are held out. If the training rows or the held-out
+    rows would have no latency, every k-th row with a latency is held out instead.
 
     Args:
         table: the table.
@@ -316,13 +345,14 @@ def held_out(table: TrainingTable, share: float, seed: int) -> tuple[TrainingTab
 
 
 def kept_back(table: TrainingTable, share: float, seed: int) -> tuple[TrainingTable, TrainingTable]:
-    """Split a table like `held_out`, but hold out tasks until they have a share of the valid rows.
+    """Split a table by whole tasks, such that a given fraction of the valid rows is held out.
 
-    This is for small tables, in which some tasks have hardly any valid rows.
+    This function is for small tables, in which some tasks have hardly any valid rows. If only one
+    task has valid rows, it does the same as `held_out`.
 
     Args:
         table: the table.
-        share: fraction of the rows with a latency to hold out.
+        share: fraction of the rows with a latency to hold out, at least.
         seed: seed of the random generator.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Boosted trees as transfer models: XGBoost and LightGBM. Each split learns a direction for NaN."""
+"""Transfer models of boosted trees: XGBoost and LightGBM. Each split learns a direction for NaN."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _REFINING = {"trees": 100, "learning_rate": 0.05, "held": 0.2}
 
 
 class TransferXGBoost(Transferred):
-    """Transfer model with XGBoost histogram trees. Saved as UBJSON."""
+    """Transfer model of XGBoost histogram trees. It is saved as UBJSON."""
 
     kind: ClassVar[str] = "xgboost"
     file: ClassVar[str] = "model.ubj"
@@ -83,7 +83,7 @@ class TransferXGBoost(Transferred):
 
 
 class TransferLightGBM(Transferred):
-    """Transfer model with LightGBM trees. Saved in LightGBM's text format."""
+    """Transfer model of LightGBM trees. It is saved in LightGBM's text format."""
 
     kind: ClassVar[str] = "lightgbm"
     file: ClassVar[str] = "model.txt"
@@ -140,7 +140,11 @@ class TransferLightGBM(Transferred):
 
 
 class _Clock:
-    """LightGBM callback that counts trees and ends training at a given time."""
+    """LightGBM callback that counts trees and ends the training at a given time.
+
+    Args:
+        until: latest end of the training, in seconds of `time.monotonic`.
+    """
 
     order = 0
 
@@ -159,7 +163,7 @@ class _Clock:
 def _mask_lesson(
     lesson: Lesson, options: CommonOptions, seed: int
 ) -> tuple[Validation, Validation]:
-    """Mask random values of a lesson's rows, as training on incomplete rows requires.
+    """Mask random values of a lesson's rows, so that the model learns from incomplete rows.
 
     Args:
         lesson: the training data.

@@ -1,16 +1,19 @@
-"""Search for good schedules: the interface of a tuner, the tuning loop, the database of all trials.
+"""Search for good schedules: the interface of a tuner, the tuning loop and the database of trials.
 
-    from tilewright.flows.tuning import tune          # the rounds, as a sequence of steps
-    from tilewright.models import make_explorer       # tuners with learned models built in
+A trial is one measured config. A config is a point of the search space, given by one index per
+knob.
+
+    from tilewright.flows.tuning import tune          # runs the tuning rounds
+    from tilewright.models import make_explorer       # builds a tuner with its learned models
     from tilewright.search import TrialStore
 
     explorer = make_explorer("ml2tuner", {"alpha": 1.0})
-    with TrialStore(path) as store:                   # optional: resume, crash safety
+    with TrialStore(path) as store:                   # optional: makes the run resumable
         for round in tune(target, workload, explorer, trials=64, batch=8, seed=0, store=store):
             print(round.index, round.best_cycles, round.lowered, round.failed_compiles)
 
-`flows.tuning` calls the steps of a round (`search.round_steps`, functions on plain data) through a
-runner (`search.runner`). They take a task, its session and the batch of the round:
+`flows.tuning` executes the steps of a round (functions of `search.round_steps`) through a runner
+(`search.runner`). Each step takes a task, the session of this task and the batch of the round:
 
     task = make_task(target, workload, explorer, seed)
     session = Session.start(task)
@@ -18,11 +21,11 @@ runner (`search.runner`). They take a task, its session and the batch of the rou
     session = done.session
 
 `models.save_state(state, folder)` and `models.load_state(folder)` keep the learned models in native
-formats. `history` consists of arrays, and the rounds of a run in the store
-(`StoredRun.finished_rounds`) are enough to rebuild it. `read_store(folder)` opens the trials of an
-output directory for reading; its `.frame()` has the columns of `trials.parquet`.
-`registered_tuners()` lists the tuners with options and summaries. A `StoredRun` that is `shared`
-lets several processes work on one workload.
+formats. The trial store is sufficient to resume a run: `StoredRun.finished_rounds` returns the
+rounds from which the session's `History` is rebuilt. `read_store(folder)` opens the trials of an
+output directory for reading; its method `frame()` returns a data frame with the columns of
+`trials.parquet`. `registered_tuners()` lists the tuners with their options and summaries. If a
+`StoredRun` is created with `shared=True`, several processes can work on one workload.
 """
 
 from tilewright.search.explorer import (

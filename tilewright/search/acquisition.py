@@ -1,4 +1,4 @@
-"""Acquisition functions: expected improvement, and the choice of points spread over a space."""
+"""Acquisition functions: expected improvement, farthest-point sampling and merging of rankings."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def log_expected_improvement(
 ) -> NDArray[np.float64]:
     """Compute log E[max(best - y, 0)] for y ~ N(mean, spread²).
 
-    The formula is numerically stable far above `best` (Ament et al., Unexpected Improvements to
-    Expected Improvement, 2023).
+    The formula stays numerically stable where `mean` is far above `best` and the expected
+    improvement is tiny (Ament et al., Unexpected Improvements to Expected Improvement, 2023).
 
     Args:
         mean: predicted means, shape (n,).
         spread: predicted standard deviations, shape (n,).
-        best: lowest value so far.
+        best: lowest value measured so far.
 
     Returns:
-        Array of shape (n,).
+        Natural logarithm of the expected improvement, shape (n,).
     """
     spread = np.maximum(spread, 1e-9)
     z = (best - mean) / spread
@@ -39,17 +39,17 @@ def log_expected_improvement(
 
 
 def spread_out(x: NDArray[np.float64], n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Choose rows that are far from each other, by farthest-point sampling.
+    """Choose points that are far from each other by farthest-point sampling.
 
-    The first row is random. Each further row is the one farthest from all rows chosen so far.
+    The first point is random. Each further point is the one farthest from all points chosen so far.
 
     Args:
-        x: points of shape (m, columns).
-        n: number of rows to choose; all rows are returned if there are fewer.
+        x: points, one per row, shape (m, columns).
+        n: number of points to choose. If `x` has fewer rows, all of them are chosen.
         rng: random generator.
 
     Returns:
-        Row indices, shape (at most n,).
+        Indices of the chosen rows of `x`, in the order of the choice, shape (min(n, m),).
     """
     if not len(x):
         return np.empty(0, dtype=np.int64)
@@ -65,13 +65,13 @@ def spread_out(x: NDArray[np.float64], n: int, rng: np.random.Generator) -> NDAr
 
 
 def in_turn(one: NDArray[np.int64], other: NDArray[np.int64], share: float) -> NDArray[np.int64]:
-    """Merge two rankings of rows into one by taking rows from both in turn, without duplicates.
+    """Merge two rankings into one by taking items from both alternately, without duplicates.
 
     Args:
         one: first ranking: row indices of shape (a,), best first.
         other: second ranking: row indices of shape (b,), best first.
-        share: fraction of the positions in the merged ranking that go to rows of `one`, from 0 to
-            1.
+        share: fraction of the positions in the merged ranking that go to items of `one`. It must be
+            greater than 0 and less than 1.
 
     Returns:
         Merged ranking: distinct row indices, best first.

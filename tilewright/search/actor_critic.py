@@ -1,9 +1,10 @@
-"""Policy and critic networks of an agent that walks through a search space, with PPO updates.
+"""Policy and critic networks of a reinforcement learning agent, trained with PPO.
 
-The networks are small, have tanh units, and are differentiated by JAX and trained with optax's Adam
-(Schulman et al., 2017). Only `search.ppo.Agent` imports this module, when an agent is made, because
-JAX takes a second to load. All computations are float32 on one CPU thread. Every array shape stays
-the same during a run, so only three programs are compiled.
+The agent walks through a search space by changing knobs (Schulman et al., 2017). The networks are
+small multilayer perceptrons with tanh units. JAX differentiates them and optax's Adam trains them.
+Only `search.ppo.Agent` imports this module, and only when an agent is created, because JAX takes a
+second to load. All computations are in float32 on one CPU thread. Array shapes stay the same during
+a run, so that JAX compiles only three programs.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ _compiled = partial(
     jax.jit,
     static_argnums=0,
     compiler_options={
-        # Sums of several threads would be taken in another order on another machine.
+        # Several threads would add numbers in an order that depends on the machine.
         "xla_cpu_multi_thread_eigen": False,
-        # A third less to compile, and programs this small run no slower.
+        # Saves a third of the compile time; programs this small run equally fast.
         "xla_backend_optimization_level": 1,
     },
 )
@@ -42,15 +43,16 @@ _MOMENTS = {"first_moments": "mu", "second_moments": "nu"}
 
 
 class LearnedError(TilewrightError):
-    """The stored weights cannot be loaded because they belong to networks of another size."""
+    """The stored weights cannot be loaded because they belong to networks of a different size."""
 
 
 class LearnedPolicy(NamedTuple):
-    """Weights of the policy and critic networks, and the state of their optimiser Adam.
+    """Weights of the policy and critic networks, and the state of their optimiser, Adam.
 
     Attributes:
-        weights: all weights as one vector of shape (numbers,). The policy network comes first; each
-            layer has a matrix (outputs, inputs) and its biases.
+        weights: all weights as one float32 vector of shape (numbers,). The policy network comes
+            first, then the critic. Each layer has a matrix (outputs, inputs), followed by its
+            biases.
         adam: state of the optimiser.
     """
 
@@ -59,15 +61,16 @@ class LearnedPolicy(NamedTuple):
 
 
 class PolicySteps(NamedTuple):
-    """Steps that the agent took during its walks, as training data for `ActorCritic.improve`.
+    """Training data for `ActorCritic.improve`: the steps that the agent took during its walks.
 
     Attributes:
-        seen: position of each knob that the agent observed before the step, float32, shape
-            (steps, knobs).
+        seen: knob positions before each step, divided by the number of values of the knob, float32,
+            shape (steps, knobs).
         done: action per knob: 0 (down), 1 (stay) or 2 (up), int32, shape (steps, knobs).
-        log_chance: log probability of the actions when they were drawn, float32, shape (steps,).
+        log_chance: log probability of the actions under the policy that drew them, float32, shape
+            (steps,).
         gain: advantage of the actions, float32, shape (steps,).
-        goal: returns, which the critic learns to predict, float32, shape (steps,).
+        goal: returns, which are the critic's training targets, float32, shape (steps,).
     """
 
     seen: NDArray[np.float32]
@@ -78,17 +81,17 @@ class PolicySteps(NamedTuple):
 
 
 def on_cpu() -> AbstractContextManager[None]:
-    """Return a context in which JAX computes on the CPU, whatever devices it has."""
+    """Return a context manager that makes JAX compute on the CPU rather than an accelerator."""
     device: AbstractContextManager[None] = jax.default_device(jax.local_devices(backend="cpu")[0])
     return device
 
 
 @dataclass(frozen=True)
 class ActorCritic:
-    """Policy network, which moves each knob down, up or not at all, and a critic network.
+    """A policy network that moves each knob down, up or not at all, and a critic network.
 
-    The object holds only sizes and hyperparameters. The weights are passed to its methods. Equal
-    objects share their compiled code.
+    The object holds only sizes and hyperparameters; its methods take the weights as an argument.
+    Objects with equal attributes share their compiled code.
 
     Attributes:
         knobs: number of knobs of the search space.
@@ -107,14 +110,17 @@ class ActorCritic:
     learning_rate: float
 
     def begin(self, seed: int, arrays: Mapping[str, NDArray[np.generic]]) -> LearnedPolicy:
-        """Return newly initialised networks, or restore the networks stored in `arrays`.
+        """Initialise the networks, or restore them from `arrays`.
 
         Args:
             seed: seed of the initial weights; unused if networks are restored.
             arrays: result of the method `arrays` of an earlier agent; empty for new networks.
 
+        Returns:
+            The weights and the optimiser's state.
+
         Raises:
-            LearnedError: the stored networks have another size.
+            LearnedError: the stored networks have a different size.
         """
         fresh: LearnedPolicy = self._fresh(np.uint32(seed))
         if "weights" not in arrays:
@@ -132,13 +138,14 @@ class ActorCritic:
         )
 
     def arrays(self, learned: LearnedPolicy) -> dict[str, NDArray[np.generic]]:
-        """Serialise networks and optimiser as arrays, from which `begin` restores them.
+        """Convert the networks and the optimiser's state to arrays, which `begin` can restore.
 
         Args:
-            learned: the networks and the state of Adam.
+            learned: the weights and the state of Adam.
 
         Returns:
-            By name, float32 vectors of shape (numbers,), and the number of updates, shape (1,).
+            float32 arrays by name: the weights and both moment estimates of Adam, each of shape
+                (numbers,), and the number of updates, shape (1,).
         """
         vectors = {"weights": learned.weights} | {
             ours: tree_utils.tree_get(learned.adam, its) for ours, its in _MOMENTS.items()
@@ -151,17 +158,21 @@ class ActorCritic:
     def act(
         self, weights: ArrayLike, seed: ArrayLike, step: ArrayLike, seen: ArrayLike
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Draw one action per knob for each walker, and predict the walkers' returns.
+        """Draw one action per knob for each walker, and predict the return of each walker.
+
+        A walker is one of several configs that the agent moves through the search space in
+        parallel.
 
         Args:
             weights: all weights, as in `LearnedPolicy.weights`.
             seed: seed of the walk.
-            step: index of the step within the walk; together with `seed`, it determines the draw.
-            seen: observed positions of the knobs, shape (walkers, knobs).
+            step: index of the step within the walk. `seed` and `step` together determine the draw.
+            seen: knob positions as in `PolicySteps.seen`, shape (walkers, knobs).
 
         Returns:
-            Actions 0 (down), 1 (stay) or 2 (up), shape (walkers, knobs); their log probabilities
-            and the critic's predictions of the return, both of shape (walkers,).
+            Actions 0 (down), 1 (stay) or 2 (up), shape (walkers, knobs); the log probability of
+            each walker's actions, shape (walkers,); and the critic's predictions of the return,
+            shape (walkers,).
         """
         log_policy, expected = self._networks(weights, seen)
         draw = jax.random.fold_in(_key(seed), step)
@@ -172,17 +183,17 @@ class ActorCritic:
     def improve(
         self, learned: LearnedPolicy, steps: PolicySteps, parts: ArrayLike, count: ArrayLike
     ) -> LearnedPolicy:
-        """Return the networks after one optimiser update per minibatch, in the given order.
+        """Update the networks with one optimiser step per minibatch, in the given order.
 
         Args:
             learned: networks and optimiser state before the updates.
             steps: the recorded steps to learn from.
-            parts: indices into `steps`, one minibatch per row, shape (updates, minibatch). -1 is
+            parts: indices into `steps`, one minibatch per row, shape (updates, minibatch). -1 marks
                 padding, which keeps the array shape constant so that nothing is recompiled.
-            count: number of minibatches to use, from the first on.
+            count: number of minibatches to use; the rows of `parts` after them are ignored.
 
         Returns:
-            New networks and optimiser state.
+            Networks and optimiser state after the updates.
         """
 
         def update(k: jax.Array, learned: LearnedPolicy) -> LearnedPolicy:
@@ -198,12 +209,13 @@ class ActorCritic:
         return result
 
     def _loss(self, weights: jax.Array, steps: PolicySteps, counted: jax.Array) -> jax.Array:
-        """Compute PPO's loss: clipped surrogate, critic's squared error and policy's entropy.
+        """Compute PPO's loss: clipped surrogate objective, critic's squared error and entropy.
 
         Args:
             weights: all weights.
             steps: one minibatch of steps.
-            counted: which steps count, shape (steps,); the others are padding.
+            counted: bool array of shape (steps,). Padding is False and does not contribute to the
+                loss.
         """
         log_policy, expected = self._networks(weights, steps.seen)
         ratio = jnp.exp(self._log_chance(log_policy, steps.done) - steps.log_chance)
@@ -222,9 +234,11 @@ class ActorCritic:
         return chosen.sum(axis=(1, 2))
 
     def _networks(self, weights: ArrayLike, seen: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Return log probabilities of down, stay, up (rows, knobs, 3) and predicted returns.
+        """Evaluate both networks.
 
-        Predicted returns have shape (rows,).
+        Returns:
+            Log probabilities of the actions down, stay and up, shape (rows, knobs, 3), and
+            predicted returns, shape (rows,).
         """
         ends = np.cumsum([prod(shape) for shape in self._shapes])
         parts = [
@@ -260,7 +274,7 @@ class ActorCritic:
 
     @property
     def _policy_parts(self) -> int:
-        return 6  # three layers
+        return 6  # a matrix and biases for each of three layers
 
 
 def layers(parts: list[jax.Array], x: ArrayLike) -> jax.Array:
@@ -276,5 +290,5 @@ def layers(parts: list[jax.Array], x: ArrayLike) -> jax.Array:
 
 
 def _key(seed: ArrayLike) -> jax.Array:
-    # The generator is named, since JAX's default may be set from outside.
+    # The generator is given explicitly, because the user can change JAX's default.
     return jax.random.key(seed, impl="threefry2x32")

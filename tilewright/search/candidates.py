@@ -1,4 +1,7 @@
-"""Sampling of untried configs: complete enumeration of small spaces, random pools of large ones."""
+"""Sampling of untried configs: small spaces are enumerated, large spaces are sampled at random.
+
+A flat index is the position of a config in the enumeration of the whole space (`Space.ravel`).
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,13 @@ ENUMERABLE = 200_000
 
 
 def list_untried(space: Space, tried: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the flat indices of all configs that were not tried yet.
+    """Return the flat indices of all configs that have not been tried yet.
 
-    This enumerates the space, so it must be small, or given as an explicit list of configs.
+    The space is enumerated, so it must be small or be given as an explicit list of configs
+    (`Space.listed`).
 
     Args:
-        space: a space given as a list, or one with at most `ENUMERABLE` configs.
+        space: a space with at most `ENUMERABLE` configs, or one given as a list.
         tried: flat indices of the configs that were tried, ascending.
 
     Returns:
@@ -28,11 +32,14 @@ def list_untried(space: Space, tried: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def exclude_tried(flat: NDArray[np.int64], tried: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the flat indices in `flat` that are not in `tried`.
+    """Remove the flat indices of tried configs from an array of flat indices.
 
     Args:
         flat: flat indices of configs, shape (n,).
         tried: flat indices to remove, ascending, shape (m,).
+
+    Returns:
+        The remaining flat indices, in the order of `flat`.
     """
     return flat[~_occurs_in(flat, tried)]
 
@@ -40,16 +47,17 @@ def exclude_tried(flat: NDArray[np.int64], tried: NDArray[np.int64]) -> NDArray[
 def sample(
     space: Space, n: int, tried: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw distinct untried configs uniformly.
+    """Draw distinct untried configs uniformly at random.
 
     Args:
         space: the search space.
-        n: number of configs.
-        tried: flat indices that were tried, ascending.
+        n: number of configs to draw.
+        tried: flat indices of the configs that were tried, ascending.
         rng: random generator.
 
     Returns:
-        Flat indices of shape (at most n,).
+        Flat indices of shape (at most n,). There are fewer than `n` if the space has too few
+        untried configs, or if eight rounds of draws from a large space did not find enough.
     """
     if space.size <= ENUMERABLE or space.listed is not None:
         left = list_untried(space, tried)
@@ -66,16 +74,16 @@ def sample(
 
 
 def draw_configs(space: Space, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Draw about `n` random configs of a space, including configs that were already tried.
+    """Draw about `n` random configs of a space, which may include tried configs.
 
     Args:
         space: the search space.
-        n: number of draws; duplicates are dropped. A space with at most `n` configs is returned
-            completely.
+        n: number of draws; duplicates are dropped. If the space has at most `n` configs, all of
+            them are returned.
         rng: random generator.
 
     Returns:
-        Flat indices of shape (at most n,), ascending.
+        Distinct flat indices of shape (at most n,), ascending.
     """
     members = None if space.listed is None else np.asarray(space.listed)
     count = space.size if members is None else len(members)
@@ -86,14 +94,14 @@ def draw_configs(space: Space, n: int, rng: np.random.Generator) -> NDArray[np.i
 
 
 def neighbours(space: Space, configs: Configs) -> NDArray[np.int64]:
-    """Return all configs that differ from one of the given configs in exactly one knob.
+    """Return all configs of the space that differ from a given config in exactly one knob.
 
     Args:
         space: the search space.
-        configs: knob indices, int array of shape (n, knobs).
+        configs: the given configs as knob indices, int array of shape (n, knobs).
 
     Returns:
-        Flat indices of shape (m,), ascending.
+        Flat indices of the neighbours without the given configs, shape (m,), ascending.
     """
     strides = np.concatenate([[1], np.cumprod(space.cardinalities)[:-1]])
     around = [np.empty(0, dtype=np.int64)]
@@ -120,16 +128,16 @@ def pool(
 ) -> Configs:
     """Return the untried configs that a model should score.
 
-    A space with at most `whole` configs is returned completely. Of a larger space, a random sample
-    and the neighbours of the best configs are returned, without duplicates.
+    If the space has at most `whole` configs, all untried configs are returned. Otherwise, the
+    result consists of a random sample and the neighbours of the best configs, without duplicates.
 
     Args:
         space: the search space.
-        tried: flat indices that were tried, ascending.
+        tried: flat indices of the configs that were tried, ascending.
         best: best configs so far, shape (b, knobs).
         size: size of the random sample.
         rng: random generator.
-        whole: size up to which a space is enumerated.
+        whole: largest number of configs of a space that is enumerated.
 
     Returns:
         Configs of shape (n, knobs).
@@ -142,7 +150,7 @@ def pool(
 
 
 def _occurs_in(values: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which of `values` occur in the ascending array `known`."""
+    """Return which of `values` occur in the ascending array `known`, as a bool array."""
     if not len(known):
         return np.zeros(len(values), dtype=np.bool_)
     place = np.minimum(np.searchsorted(known, values), len(known) - 1)

@@ -1,4 +1,4 @@
-"""Events that a runner reports while it performs the steps of a run."""
+"""Events that a runner reports while it executes the steps of a tuning run."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from dataclasses import dataclass
 
 
 class Event:
-    """Something that happened in a run."""
+    """Base class of the events of a run."""
 
 
 @dataclass(frozen=True)
 class StageBegan(Event):
-    """A step of a workload began. `name` is the name of its function."""
+    """Event: a step of a workload began.
+
+    Attributes:
+        name: name of the step's function.
+    """
 
     name: str
 
 
 @dataclass(frozen=True)
 class StageReused(Event):
-    """The result of a step was taken from an earlier run, so the step was not executed.
+    """Event: the result of a step was taken from an earlier run, so the step was not executed.
 
     Attributes:
         name: name of the step's function.
@@ -30,7 +34,11 @@ class StageReused(Event):
 
 @dataclass(frozen=True)
 class Note(Event):
-    """A message that the user should see."""
+    """Event: a message for the user.
+
+    Attributes:
+        text: the message.
+    """
 
     text: str
 
@@ -40,4 +48,4 @@ Listener = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
-    """Ignore the event. This is the default listener."""
+    """Ignore an event. This is the default listener."""

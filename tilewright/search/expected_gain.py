@@ -1,8 +1,8 @@
-"""Prediction of the latency that the next round of a workload is expected to save.
+"""Prediction of the time that the next tuning round of a workload will save.
 
-The prediction depends only on the complete rounds of a workload and on the number of trials of the
-next round. It uses no clock, no random number and no model, so a resumed run decides like a run
-that was not stopped.
+The prediction depends only on the complete rounds of the workload and on the number of trials of
+the next round. It uses neither a clock nor random numbers nor a learned model. A resumed run
+therefore makes the same decisions as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -26,9 +26,14 @@ Missing trials count as this far away, so an unknown distance is a factor of two
 
 
 def best_latency(history: History) -> float | None:
-    """Return the latency of the best valid trial, or None if there is none.
+    """Return the latency of the best valid trial.
 
-    The unit is that of `History.latency`: cycles if the target counts them, otherwise seconds.
+    Args:
+        history: trials of the workload so far.
+
+    Returns:
+        Latency in the unit of `History.latency` (cycles if the target counts them, otherwise
+        seconds), or None if no trial is valid.
     """
     best = float(np.min(history.possible_latency, initial=np.inf))
     return best if np.isfinite(best) else None
@@ -37,18 +42,18 @@ def best_latency(history: History) -> float | None:
 def expected_saving(
     history: History, count: int, trials: int, baseline: float | None = None
 ) -> float:
-    """Predict how much time the next round will save over all calls of a workload.
+    """Predict how much time the next round will save, summed over all calls of a workload.
 
     The result is count · min(best, baseline) · (1 − 2^−u), where u is the `expected_improvement`.
 
     Args:
         history: trials of the workload so far.
-        count: number of calls of the workload.
+        count: number of times that the network calls the workload.
         trials: maximum number of trials of the next round.
-        baseline: latency of a call with the schedule that is available without tuning, if known.
+        baseline: latency of one call with the schedule that is available without tuning, if known.
 
     Returns:
-        Time in the unit of `best_latency`; 0 without a valid trial.
+        Saved time in the unit of `best_latency`; 0 if there is no valid trial.
     """
     best = best_latency(history)
     if best is None or trials < 1:
@@ -59,34 +64,36 @@ def expected_saving(
 
 
 def expected_improvement(history: History, trials: int, baseline: float | None = None) -> float:
-    """Predict by how much the next round lowers the log2 of the best latency.
+    """Predict by how much the next round will lower the log2 of the best latency.
 
-    u = (w·p + Σ_r λ^(R−r)·d_r) / (w + Σ_r λ^(R−r)) is a weighted mean of
+    The prediction u = (w·p + Σ_r λ^(R−r)·d_r) / (w + Σ_r λ^(R−r)) is a weighted mean of two kinds
+    of terms:
 
-    * d_r, the improvement of round r of R. It shows how well this tuner does on this workload;
-    recent rounds count most (λ = `DISCOUNT`). Rounds up to the first valid trial are left out.
-    * p = b/(n+b) · s, the expected improvement of b further trials after n trials if all are
-    independent draws, with weight w = `PRIOR_WEIGHT`. The best of n+b exchangeable draws is one of
-    the last b with probability b/(n+b), and a record is s better than the one before. For an
-    exponential tail, the k-th spacing of the order statistics has mean s/k (Rényi), so the k-th
-    trial after the best lies s·(1 + 1/2 + … + 1/k) behind it. s is estimated from the `LEADERS`
-    trials after the best one.
+    - d_r is the measured improvement in round r, out of R rounds. It shows how well this tuner
+      works on this workload. Recent rounds count most (λ = `DISCOUNT`). Rounds up to and including
+      the one with the first valid trial are left out.
+    - p = b/(n+b) · s is the improvement that b further trials would bring after n trials if all
+      trials were independent draws. Its weight is w = `PRIOR_WEIGHT`. The best of n+b exchangeable
+      draws is one of the last b with probability b/(n+b), and a new best is s better than the
+      previous best. The scale s is estimated from the `LEADERS` trials after the best one: for an
+      exponential tail, the k-th spacing of the order statistics has mean s/k (Rényi), so the k-th
+      trial after the best is expected s·(1 + 1/2 + … + 1/k) behind it.
 
-    If the best trial is slower than the baseline by g, only the improvement beyond the baseline
-    counts: u·e^(−g/σ). This assumes that improvements are distributed exponentially with mean σ,
-    the larger of s and the mean of the d_r.
+    If the best trial is slower than the baseline by g in log2, only the improvement beyond the
+    baseline counts: u·e^(−g/σ). This assumes that improvements are exponentially distributed. Their
+    mean σ is the larger of s and the mean of the d_r.
 
-    If a round brings no improvement, no term rises: the spacings among the best can only shrink
-    (missing ones count as `WIDEST`), b/(n+b) falls, the weight of every d_r is halved, and the sum
-    of weights does not fall.
+    A round without improvement never raises the prediction. The spacings among the best trials can
+    only shrink (missing trials count as `WIDEST`), b/(n+b) falls, the weight of every d_r is
+    halved, and the sum of the weights does not fall.
 
     Args:
         history: trials of the workload so far.
         trials: maximum number of trials of the next round.
-        baseline: latency of a call with the schedule that is available without tuning, if known.
+        baseline: latency of one call with the schedule that is available without tuning, if known.
 
     Returns:
-        Improvement in log2; 0 without a valid trial.
+        Improvement in log2; 0 if there is no valid trial.
     """
     latencies = history.possible_latency
     made = len(latencies)
@@ -114,7 +121,7 @@ def _spacing(latencies: NDArray[np.float64]) -> float:
 
 
 def _improvements(latencies: NDArray[np.float64], rounds: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Return the improvement of each round after the one with the first valid trial, in log2."""
+    """Return the log2 improvement of each round after the round with the first valid trial."""
     ends = np.flatnonzero(np.append(np.diff(rounds) != 0, len(rounds) > 0))
     best = np.log2(np.minimum.accumulate(latencies)[ends])
     best = best[np.isfinite(best)]

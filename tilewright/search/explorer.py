@@ -1,10 +1,11 @@
-"""The interface of a tuner: its inputs, its answers, and the state that it may keep.
+"""The interface of a tuner: the stages of a round that a tuner implements, and the state it keeps.
 
-A round is a fixed list of stages (`search.round_steps`). An explorer implements the stages that
-make decisions, and has no mutable state. Everything that it keeps between rounds is in the
-`ExplorerState` that `learn` returns. Every answer is a function of (options, problem, state,
-history), and every random number comes from `Problem.rng(round, stage)`. A resumed run therefore
-proposes the same configs as an uninterrupted run.
+Classes that implement a tuner are called explorers. A round is a fixed list of stages
+(`search.round_steps`), and an explorer implements the stages that make decisions. An explorer has
+no mutable state. Everything that it keeps between rounds is in the `ExplorerState` that `learn`
+returns. Every result is a function of (options, problem, state, history), and every random number
+comes from `Problem.rng(round, stage)`. A resumed run therefore proposes the same configs as an
+uninterrupted run.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ valid."""
 
 @dataclass(frozen=True)
 class Candidates:
-    """Configs to consider, best first, with their predictions.
+    """Proposed configs, best first, with their predictions.
 
     Attributes:
         configs: knob indices, int array of shape (n, knobs).
         scores: predictions by model, each of shape (n,).
-        vetoed: number of other configs that were vetoed.
+        vetoed: number of configs that were vetoed and are not part of `configs`.
     """
 
     configs: Configs
@@ -48,13 +49,24 @@ class Candidates:
         return len(self.configs)
 
     def take(self, rows: NDArray[np.integer] | NDArray[np.bool_]) -> Candidates:
-        """Select rows by indices (m,) or by a mask (n,). `vetoed` of the result is 0."""
+        """Select candidates by row.
+
+        Args:
+            rows: row indices of shape (m,), or a bool mask of shape (n,).
+
+        Returns:
+            The selected candidates; their `vetoed` is 0.
+        """
         return Candidates(self.configs[rows], {k: v[rows] for k, v in self.scores.items()})
 
     def followed_by(self, others: Candidates) -> Candidates:
-        """Return these candidates followed by `others`, which must have the same scores.
+        """Return these candidates followed by `others`.
 
-        `vetoed` of the result is 0.
+        Args:
+            others: candidates with predictions of the same models.
+
+        Returns:
+            All candidates; their `vetoed` is 0.
         """
         scores = {k: np.concatenate([v, others.scores[k]]) for k, v in self.scores.items()}
         return Candidates(np.concatenate([self.configs, others.configs]), scores)
@@ -62,12 +74,12 @@ class Candidates:
 
 @dataclass(frozen=True)
 class BatchChoice:
-    """A tuner's answer to which of the lowered configs are measured in this round.
+    """A tuner's choice of the configs to measure in the current round.
 
     Attributes:
-        rows: rows of the lowered batch to measure, in order, shape (m,).
+        rows: rows of the lowered batch to measure, in this order, shape (m,).
         scores: predictions by model for these rows, followed by the predictions for `earlier`.
-        earlier: configs that compiled in earlier rounds and are measured only now, shape
+        earlier: configs that compiled in earlier rounds and are to be measured in this round, shape
             (e, knobs), or None.
         keep_compiled: whether to keep the compiled rows that are not measured in
             `History.compiled`, so that a later round can measure them.
@@ -92,10 +104,10 @@ class ModelInput:
     """Input of one model for the configs of a batch.
 
     Attributes:
-        rows: rows of the batch that the model can be asked about, shape (m,).
+        rows: rows of the batch for which the model can make a prediction, shape (m,).
         features: features of these rows.
         offset: known part of each prediction, such as an estimated log2 latency, shape (m,). The
-            model learned only the rest, so the offset is added to its predictions.
+            model was trained on the remainder, so the offset is added to its predictions.
     """
 
     rows: NDArray[np.int64]
@@ -106,7 +118,12 @@ class ModelInput:
     def without_offset(
         cls, features: Features, rows: NDArray[np.int64] | None = None
     ) -> ModelInput:
-        """Return an input with zero offset, for the given rows or for all rows."""
+        """Build an input whose offset is zero.
+
+        Args:
+            features: features of all rows of the batch.
+            rows: rows for which the model makes predictions, shape (m,); all rows by default.
+        """
         if rows is None:
             return cls(np.arange(len(features)), features, np.zeros(len(features)))
         return cls(rows, features.rows(rows), np.zeros(len(rows)))
@@ -114,9 +131,9 @@ class ModelInput:
 
 @dataclass(frozen=True)
 class ExplorerState:
-    """State that an explorer carries from round to round: learned models and plain arrays.
+    """State that a tuner carries from round to round: learned models and plain arrays.
 
-    `models.save_state` and `models.load_state` keep it on disk in native formats.
+    `models.save_state` and `models.load_state` store it on disk in native formats.
 
     Attributes:
         models: fitted models by role, such as "P", "V" and "A".
@@ -128,14 +145,17 @@ class ExplorerState:
 
 
 def veto_threshold(explorer: Explorer, state: ExplorerState) -> float:
-    """Return the probability of being valid below which a tuner's Model V vetoes a config.
+    """Return the probability of being valid below which a tuner vetoes a config.
+
+    A vetoed config is not compiled.
 
     Args:
         explorer: the tuner.
-        state: its state, which holds Model V once it was fitted.
+        state: its state, which contains the validity model (role "V") after the first fit.
 
     Returns:
-        A probability; 0 if the tuner vetoes nothing.
+        The calibrated threshold of the validity model, or otherwise the option `veto` of the tuner;
+        0 if the tuner vetoes nothing.
     """
     model = state.models.get("V")
     own = model.threshold if isinstance(model, VetoModel) else 0.0
@@ -143,14 +163,19 @@ def veto_threshold(explorer: Explorer, state: ExplorerState) -> float:
 
 
 class Explorer(Protocol):
-    """A tuner. The tuners are in the modules of `search.tuners`, for example in `default`.
+    """A tuner.
 
-    Subclass `BaseExplorer` to inherit the default behaviour of every stage.
+    Each module of `search.tuners` implements one or more tuners, for example `ml2tuner`. Subclass
+    `BaseExplorer` to inherit the default behaviour of every stage.
 
-    An explorer must guarantee the following, which `evaluation.tuner_conformance` checks: equal
-    arguments give equal answers; no config of `history.tried` is proposed again; all configs lie in
-    the space; an exhausted space gives an empty answer; a history without a valid trial is not an
-    error.
+    An explorer must guarantee the following properties, which `evaluation.tuner_conformance`
+    checks:
+
+    - Equal arguments give equal results.
+    - No config of `history.tried_indices` is proposed again.
+    - All proposed configs lie in the space.
+    - An exhausted space gives an empty result.
+    - A history without a valid trial is not an error.
     """
 
     @property
@@ -164,23 +189,23 @@ class Explorer(Protocol):
     def begin(self, problem: Problem, state: ExplorerState) -> ExplorerState:
         """Return the state before the first round.
 
-        Computations that depend only on the problem belong here.
+        Computations that depend only on the problem belong in this method.
 
         Args:
             problem: the problem to tune.
-            state: initial state, either empty or learned before.
+            state: initial state: empty, or learned in an earlier run or on other workloads.
         """
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        """Return candidates for a batch, best first.
+        """Propose candidates for a batch, best first.
 
         Args:
             problem: the problem to tune.
             state: state of the explorer.
             history: trials so far.
-            n: batch size. More candidates may be returned for the later stages to choose from.
+            n: batch size. The result may have more candidates, from which the later stages choose.
         """
 
     def veto(
@@ -191,10 +216,10 @@ class Explorer(Protocol):
         candidates: Candidates,
         n: int,
     ) -> Candidates:
-        """Drop candidates that are unlikely to be valid, and return those to lower, best first.
+        """Remove candidates that are unlikely to be valid, and return the rest, best first.
 
-        A tuner that ranks compiled programs with Model A returns about (α+1)·n of them, where α is
-        its option `alpha`.
+        The returned candidates are lowered. A tuner that ranks compiled programs with Model A
+        returns about (α+1)·n candidates, where α is its option `alpha`.
 
         Args:
             problem: the problem to tune.
@@ -207,35 +232,35 @@ class Explorer(Protocol):
     def choose(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
     ) -> BatchChoice:
-        """Choose which of the lowered configs are measured in this round.
+        """Choose the configs to measure in this round.
 
         Args:
             problem: the problem to tune.
             state: state of the explorer.
             history: trials so far.
             lowered: the lowered configs with their compile results and hidden features.
-            n: maximum number of configs to measure. At least one is chosen if there is any.
+            n: maximum number of configs to measure. At least one must be chosen if `lowered` is not
+                empty.
         """
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """Return the state after the models were retrained on a finished round.
+        """Retrain the models on a finished round and return the new state.
 
         Args:
             problem: the problem to tune.
             state: state before the round.
-            history: trials including those of the finished round `history.round - 1`, which come
-                last.
+            history: all trials. The trials of the finished round, `history.round - 1`, come last.
         """
 
     @property
     def shares(self) -> bool:
-        """Whether later workloads of a run start with what the tuner learned on earlier ones.
+        """Whether the tuner passes what it learned on one workload to later workloads of the run.
 
-        The method `share` adds what was learned to the state.
+        If True, the method `share` is called after each workload.
         """
 
     def share(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """Add a finished workload to the state that later workloads of the run start with.
+        """Add a finished workload to the state with which later workloads of the run start.
 
         Args:
             problem: the problem of the finished workload.
@@ -249,7 +274,7 @@ class Explorer(Protocol):
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
     ) -> dict[str, ModelInput]:
-        """Return each model's input for lowered programs, so that predictions can be analysed.
+        """Return the input of each model for lowered programs, for an analysis of its predictions.
 
         Args:
             problem: the problem to tune.
@@ -258,14 +283,15 @@ class Explorer(Protocol):
             lowered: the lowered programs.
 
         Returns:
-            Inputs by the model's role, such as "P". Models whose input exists only within the
-            explorer's own search are left out.
+            Inputs by the model's role, such as "P". A model is left out if its input exists only
+            within the explorer's own search.
         """
 
 
 class BaseExplorer(Generic[OptionsT]):
-    """Default behaviour of every stage except `generate`: no veto, and rows are measured in order.
+    """Base class of tuners with default behaviour for every stage except `generate`.
 
+    By default, no candidate is vetoed and candidates are measured in the order of the proposals.
     `OptionsT` is the class of the tuner's options.
     """
 
@@ -286,7 +312,7 @@ class BaseExplorer(Generic[OptionsT]):
         candidates: Candidates,
         n: int,
     ) -> Candidates:
-        """Return the first `n` candidates, without a model of validity."""
+        """Return the first `n` candidates. No validity model is used."""
         return candidates.take(np.arange(min(n, len(candidates))))
 
     def choose(
@@ -301,7 +327,7 @@ class BaseExplorer(Generic[OptionsT]):
 
     @property
     def shares(self) -> bool:
-        """False: the tuner learns nothing from other workloads."""
+        """Whether the tuner shares what it learned; always False here."""
         return False
 
     def share(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:

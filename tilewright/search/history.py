@@ -1,10 +1,11 @@
-"""Trials of a run as arrays, with estimates of their noise and detection of equal programs.
+"""Trials of a run as arrays, with estimates of measurement noise and detection of equal programs.
 
-A target whose measurements vary repeats each measurement and reports the median. The error of the
-median is estimated from the repeats of each trial, so that models give precise trials more weight.
+If a target's measurements vary, it repeats each measurement and reports the median. The error of
+the median is estimated from the repeats of each trial, so that models give precise trials more
+weight.
 
-Some knobs do not matter to a workload, so that different configs compile to equal programs. This
-shows only after compilation, by their equal hidden features.
+Some knobs have no effect on some workloads, so different configs can compile to equal programs.
+Equal programs are recognised after compilation by their equal hidden features.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from tilewright.search.problem import Problem
 from tilewright.targets.base import Configs, Lowered, Measurements, Ragged, Space, latency_of
 from tilewright.targets.features import Features
 
-_PRIOR = 4.0  # degrees of freedom that all trials' common variance counts for
-_MEDIAN = np.pi / 2.0  # variance of a median over that of a mean, of normal noise
+_PRIOR = 4.0  # weight of the common variance, in degrees of freedom
+_MEDIAN = np.pi / 2.0  # variance of the median / variance of the mean, for normal noise
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,16 @@ class History:
         cycles: measured cycles, int64, shape (n,).
         seconds: measured seconds, float64, shape (n,).
         rounds: index of the round of each trial, int32, shape (n,).
-        hidden: hidden features with one row per trial; NaN where compiling failed.
-        failed: configs that were lowered beyond the trials and did not compile, shape (m, knobs).
+        hidden: hidden features (counters from compilation) with one row per trial; NaN where
+            compilation failed.
+        failed: configs that were lowered, did not compile and are not trials, shape (m, knobs).
         round: index of the next round.
-        pending: configs that other processes are measuring now, shape (p, knobs).
-        repeats: seconds of each repetition, if the target repeats measurements.
-        compiled: configs that compiled and were not measured, shape (k, knobs). Kept only for
-            tuners that set `BatchChoice.keep_compiled`.
+        pending: configs that other processes are measuring at this moment, shape (p, knobs), or
+            None.
+        repeats: seconds of each repetition of each trial; None if the target does not repeat
+            measurements.
+        compiled: configs that compiled but were not measured, shape (k, knobs). They are kept only
+            for tuners that set `BatchChoice.keep_compiled`.
         compiled_hidden: hidden features of `compiled`.
     """
 
@@ -50,15 +54,19 @@ class History:
     rounds: NDArray[np.int32]
     hidden: Features
     failed: Configs
-    round: int = 0  # index of the round to come
-    pending: Configs | None = None  # (p, knobs): what others are measuring at this moment
-    repeats: Ragged | None = None  # seconds of every repetition, where the target repeats
+    round: int = 0
+    pending: Configs | None = None
+    repeats: Ragged | None = None
     compiled: Configs | None = None
     compiled_hidden: Features | None = None
 
     @staticmethod
     def empty(space: Space) -> History:
-        """Return the history before the first round."""
+        """Return the history before the first round, without trials.
+
+        Args:
+            space: the search space; it determines the number of knobs.
+        """
         knobs = len(space.knobs)
         return History(
             np.empty((0, knobs), np.int32), np.empty(0, object), np.empty(0, np.int64),
@@ -70,12 +78,12 @@ class History:
 
     @cached_property
     def valid(self) -> NDArray[np.bool_]:
-        """Which trials ran and gave correct results, shape (n,)."""
+        """Bool array of shape (n,): True for trials that ran and gave correct results."""
         return np.asarray(self.status == "valid", dtype=np.bool_)
 
     @cached_property
     def latency(self) -> NDArray[np.float64]:
-        """Latency to minimise, shape (n,); NaN where a trial is not valid.
+        """Latency of each trial, shape (n,); NaN where a trial is not valid.
 
         The unit is cycles if the target counts them, otherwise seconds.
         """
@@ -83,18 +91,18 @@ class History:
 
     @cached_property
     def possible_latency(self) -> NDArray[np.float64]:
-        """Latency of each trial, shape (n,); infinite where it is not valid or not positive."""
+        """Latency of each trial, shape (n,); infinite if the trial is not valid or not positive."""
         latency = self.latency
         return np.where(np.isfinite(latency) & (np.nan_to_num(latency) > 0), latency, np.inf)
 
     @property
     def log_latency(self) -> NDArray[np.float64]:
-        """log2 of `latency`, shape (n,). The performance models learn it."""
+        """log2 of `latency`, shape (n,); the training target of the performance models."""
         return np.log2(self.latency)
 
     @property
     def throughput(self) -> NDArray[np.float64]:
-        """1 / latency, shape (n,); 0 where a trial is not valid."""
+        """Reciprocal of the latency, shape (n,); 0 where a trial is not valid."""
         return np.where(self.valid, 1.0 / self.latency, 0.0)
 
     @property
@@ -103,19 +111,33 @@ class History:
         return int(self.fastest(1)[0]) if self.valid.any() else None
 
     def fastest(self, count: int) -> NDArray[np.int64]:
-        """Return the rows of the fastest valid trials, fastest first, shape (at most `count`,)."""
+        """Return the rows of the fastest valid trials, fastest first.
+
+        Args:
+            count: maximum number of rows to return.
+
+        Returns:
+            Row indices of shape (at most count,).
+        """
         valid = np.flatnonzero(self.valid)
         return valid[np.argsort(self.latency[valid], kind="stable")[:count]]
 
     def tried_indices(self, space: Space) -> NDArray[np.int64]:
-        """Return the flat indices that must not be proposed again, ascending."""
+        """Return the flat indices of configs that must not be proposed again, ascending.
+
+        These are the trials, the configs that did not compile, and the configs that other processes
+        are measuring.
+
+        Args:
+            space: the space of the configs.
+        """
         known = np.concatenate(
             [self.configs, self.failed, *([] if self.pending is None else [self.pending])]
         )
         return np.unique(space.ravel(known)) if len(known) else np.empty(0, np.int64)
 
     def unmeasured_configs(self, space: Space) -> tuple[Configs, Features]:
-        """Return the configs that compiled and are not measured yet, and their hidden features.
+        """Return the configs that compiled but have not been measured, with their hidden features.
 
         Configs that other processes are measuring now are left out.
 
@@ -137,16 +159,16 @@ class History:
         """Return the history extended by one measured round.
 
         Args:
-            lowered: the measured configs, lowered, in the order of the trials.
+            lowered: the measured configs after lowering, in the order of the trials.
             measured: measurements of `lowered`, one per row.
-            failed: further configs that were lowered in the round and did not compile, shape
-                (m, knobs).
-            compiled: further programs that compiled and that a later round may still measure; None
-                if the tuner keeps none.
+            failed: configs that were lowered in this round, did not compile and are not trials,
+                shape (m, knobs).
+            compiled: programs that compiled but were not measured, which a later round may measure;
+                None if the tuner does not keep them.
         """
         columns = lowered.hidden.columns if len(self) == 0 else self.hidden.columns
         new = lowered.hidden.matrix if lowered.hidden.columns == columns else None
-        if new is None:  # the target revealed nothing of these
+        if new is None:  # no config of this round compiled, so the target reported other columns
             new = np.full((len(lowered), len(columns)), np.nan)
         past = self.hidden.matrix if len(self) else np.empty((0, len(columns)))
         kept, kept_hidden = self._compiled_after(lowered, compiled)
@@ -168,9 +190,10 @@ class History:
     def _compiled_after(
         self, measured: Lowered, new: Lowered | None
     ) -> tuple[Configs | None, Features | None]:
-        """Return the compiled, unmeasured programs after a round: configs and hidden features.
+        """Return the compiled but unmeasured configs after a round, and their hidden features.
 
-        They are the earlier ones without the rows of `measured`, followed by the rows of `new`.
+        They are the configs of earlier rounds without those in `measured`, followed by the configs
+        of `new`.
         """
         configs, hidden = self.compiled, self.compiled_hidden
         if configs is not None and hidden is not None:
@@ -182,7 +205,7 @@ class History:
             return new.configs, new.hidden
         if hidden.columns != new.hidden.columns:
             return configs, hidden
-        new = new.rows(~_occur_in(new.configs, configs))  # some were lowered a second time
+        new = new.rows(~_occur_in(new.configs, configs))  # some configs were lowered a second time
         matrix = np.concatenate([hidden.matrix, new.hidden.matrix])
         return np.concatenate([configs, new.configs]), Features(matrix, hidden.columns)
 
@@ -193,17 +216,22 @@ class History:
 
 
 def _occur_in(configs: Configs, others: Configs) -> NDArray[np.bool_]:
-    """Return which rows of `configs` (n, knobs) are also in `others`, shape (n,)."""
+    """Return which rows of `configs` (n, knobs) also occur in `others`, as a bool array."""
     known = {config.tobytes() for config in others}
     return np.array([config.tobytes() in known for config in configs], dtype=np.bool_)
 
 
 def trials_of(problem: Problem, history: History) -> Lowered:
-    """Return the valid trials as a batch without programs, in the form in which models get batches.
+    """Convert the valid trials to a `Lowered` batch, the input format of the models.
+
+    The batch contains no programs.
 
     Args:
         problem: the problem that was tuned.
         history: its trials.
+
+    Returns:
+        A batch with one row per valid trial.
     """
     rows = np.flatnonzero(history.valid)
     texts = np.full(len(rows), "", dtype=object)
@@ -229,15 +257,15 @@ def noise_of(problem: Problem, history: History) -> NDArray[np.float64] | None:
 def figure_variance(repeats: Ragged) -> NDArray[np.float64] | None:
     """Estimate the variance of each trial's median latency, on a log2 scale.
 
-    A variance estimated from few repeats is uncertain, so each is shrunk towards the common
-    variance of all trials, as in an empirical Bayes estimate (Smyth, Linear models and empirical
-    Bayes methods, 2004).
+    A variance that is estimated from few repeats is uncertain. Each estimate is therefore shrunk
+    towards the common variance of all trials, as in empirical Bayes (Smyth, Linear models and
+    empirical Bayes methods, 2004).
 
     Args:
         repeats: repeated measurements of each trial in seconds.
 
     Returns:
-        Array of shape (trials,), or None if no trial has two repeats.
+        Array of shape (trials,), or None if no trial has two valid repeats.
     """
     rows = [repeats[place] for place in range(len(repeats))]
     logs = [np.log2(row[np.isfinite(row) & (row > 0)]) for row in rows]
@@ -253,13 +281,13 @@ def figure_variance(repeats: Ragged) -> NDArray[np.float64] | None:
 
 
 def new_programs(history: History, hidden: Features) -> NDArray[np.int64]:
-    """Return the compiled programs that are not equal to a measured or preceding program.
+    """Find the compiled programs that do not duplicate a measured program or a preceding row.
 
     Different configs can compile to equal programs, which need not be measured twice. Two programs
-    count as equal if their hidden features are equal.
+    are treated as equal if their hidden features are equal.
 
     Args:
-        history: trials so far.
+        history: trials so far. Only valid trials count as measured.
         hidden: hidden features of the compiled programs, one row per program.
 
     Returns:
@@ -273,5 +301,9 @@ def new_programs(history: History, hidden: Features) -> NDArray[np.int64]:
 
 
 def _measured_variance(history: History, hidden: Features) -> NDArray[np.float64]:
+    """Return the hidden features of the valid trials, as a matrix with one row per trial.
+
+    There are no rows if the trials have other columns than `hidden`.
+    """
     seen = history.hidden.rows(history.valid)
     return seen.matrix if seen.columns == hidden.columns else np.empty((0, len(hidden.columns)))

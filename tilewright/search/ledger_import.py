@@ -1,8 +1,8 @@
-"""Reader of the ledgers in which earlier versions stored the trials of an output directory.
+"""Reader for ledgers, the files in which earlier versions stored the trials of an output directory.
 
-A ledger has one record per line, with a checksum: trials, ends of rounds, validation measurements
-and claims. Only trials and rounds are read. Claims are obsolete, and the final choice of a run is
-measured again.
+A ledger has one JSON record with a checksum per line. The records are trials, ends of rounds,
+validation measurements and claims (configs that a process was about to measure). Only trials and
+rounds are read. Claims are obsolete, and a resumed run repeats the validation of its final choice.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class LedgerContents:
     """Contents of a ledger.
 
     Attributes:
-        trials: pairs of a run and the columns of a trial row.
-        rounds: pairs of a run and the columns of a round row.
-        rejected: records that cannot be used, with the reason.
-        refusal: why the ledger has an unsupported version, or "".
+        trials: pairs of a run's key and the columns of a trial row.
+        rounds: pairs of a run's key and the columns of a round row.
+        rejected: records that cannot be used, each with the reason.
+        refusal: message if the ledger has an unsupported version, else "".
     """
 
     trials: list[tuple[RunKey, dict[str, Any]]] = field(default_factory=list)
@@ -41,7 +41,12 @@ class LedgerContents:
 
 
 def read_ledger(path: Path) -> LedgerContents:
-    """Read a ledger.
+    """Read the trials and rounds of a ledger.
+
+    If a record was written again after a crash, the later record replaces the earlier one.
+
+    Args:
+        path: the ledger file.
 
     Raises:
         UnsafeFile: the path is not a plain file.
@@ -65,7 +70,7 @@ def read_ledger(path: Path) -> LedgerContents:
         row = {"id": number} | record | texts
         checked = check_rows(TrialRow, [row]) if kind == "trial" else check_rows(RoundRow, [row])
         contents.rejected += [(bad, f"{line}: {reason}") for bad, reason in checked[1]]
-        if checked[0]:  # of a record that was written again after a crash, the later one counts
+        if checked[0]:  # a record may be repeated after a crash; the later one replaces the earlier
             columns = checked[0][0].keys() - {"id"}
             ledger[kind, key, row["round"], row.get("slot")] = {name: row[name] for name in columns}
     for (kind, key, *_), row in ledger.items():
@@ -77,9 +82,9 @@ _JSON = ("config", "knobs", "failed", "repeats", "errors", "compiled")
 
 
 def _records(path: Path) -> Iterator[dict[str, Any] | str]:
-    """Yield the record of each line, or a text that says what is wrong with it.
+    """Yield the parsed record of each line, or an error message if the line is invalid.
 
-    A last line without a newline is ignored, since it was not written completely.
+    The last line is ignored if it has no newline, because it was not written completely.
     """
     for line in read_plain(path).split(b"\n")[:-1]:
         head, middle = b'{"check":"', b'","record":'

@@ -1,9 +1,9 @@
-"""Proximal policy optimisation of an agent that walks through a search space.
+"""Reinforcement learning agent that explores a search space with PPO.
 
-CHAMELEON explores in this way (Ahn et al., ICLR 2020; Schulman et al., 2017). The agent sees the
-position of every knob, moves each knob by at most one value per step, and gets the score of the new
-config as its reward. Its networks are in `search.actor_critic`, which loads JAX and is imported
-when an agent is made.
+PPO is proximal policy optimisation (Schulman et al., 2017). The tuner CHAMELEON explores in this
+way (Ahn et al., ICLR 2020). The agent observes the position of every knob and moves each knob by at
+most one value per step. Its reward is the score of the new config. The agent's networks are in
+`search.actor_critic`, which loads JAX and is therefore imported only when an agent is created.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _QUERIED = 128
 
 
 class PPOOptions(Options):
-    """Hyperparameters of an agent. The defaults are those of CHAMELEON's code or paper."""
+    """Hyperparameters of an agent. The defaults are those of CHAMELEON's source code or paper."""
 
     steps: int = Field(500, ge=1, description="largest number of steps of an episode")
     held: float = Field(
@@ -59,15 +59,15 @@ class PPOOptions(Options):
 
 @dataclass(frozen=True)
 class _Walk:
-    """Recorded steps of all walkers in one episode; the first axis is time, the second the walker.
+    """Recorded steps of all walkers in one episode. The first axis is time, the second the walker.
 
     Attributes:
-        seen: positions of the knobs before each step.
+        seen: positions of the knobs before each step, divided by the numbers of values.
         done: actions: 0 (down), 1 (stay) or 2 (up) per knob.
         log_chance: log probability of the actions.
         earned: rewards.
         expected: the critic's predictions of the return.
-        walking: whether the walker was still walking.
+        walking: whether the walker had not yet stopped.
     """
 
     seen: NDArray[np.float32]
@@ -79,14 +79,14 @@ class _Walk:
 
 
 class Agent:
-    """Agent that walks through a search space and trains its actor and critic on the walks.
+    """Agent that walks through a search space and trains its networks on the recorded walks.
 
     Args:
         options: hyperparameters.
         cardinalities: number of values of each knob, int array of shape (knobs,).
         seed: seed of the random generator.
-        arrays: result of the method `arrays` of an earlier agent, from which this agent continues;
-            empty for a new agent.
+        arrays: result of the method `arrays` of an earlier agent, whose training this agent
+            continues; empty for a new agent.
         networks: networks to use instead of the default ones.
     """
 
@@ -106,10 +106,10 @@ class Agent:
             self._learned = self._networks.begin(seed, arrays)
 
     def explore(self, start: Places, score: Score) -> Places:
-        """Walk one episode from each row of `start`, then train the networks on it.
+        """Walk one episode from each start config, then train the networks on the recorded steps.
 
         Args:
-            start: initial configs, shape (walkers, knobs).
+            start: initial configs as knob indices, int array of shape (walkers, knobs).
             score: reward function.
 
         Returns:
@@ -123,10 +123,10 @@ class Agent:
         return met
 
     def predict_returns(self, places: Places) -> NDArray[np.float64]:
-        """Predict with the critic which return a walk earns that starts at each config.
+        """Predict the return of a walk that starts at each config, with the critic network.
 
         Args:
-            places: configs, knob indices of shape (n, knobs).
+            places: configs as knob indices, int array of shape (n, knobs).
 
         Returns:
             Predicted returns, shape (n,).
@@ -135,13 +135,13 @@ class Agent:
         with self._jax.on_cpu():
             for begin in range(0, len(places), size):
                 seen = (places[begin : begin + size] / self.cardinalities).astype(np.float32)
-                asked = _padded_rows(seen, size)  # one shape, one program
+                asked = _padded_rows(seen, size)  # a constant shape is compiled only once
                 act = self._networks.act(self._learned.weights, np.uint32(0), 0, asked)
                 result.append(np.asarray(act[2], np.float64)[: len(seen)])
         return np.concatenate(result) if result else np.empty(0)
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Return everything that was learned as float32 vectors of shape (numbers,)."""
+        """Return the weights and the optimiser's state as float32 arrays by name."""
         return self._networks.arrays(self._learned)
 
     def _episode(self, start: Places, score: Score, seed: int) -> tuple[_Walk, Places]:
@@ -167,9 +167,10 @@ class Agent:
         return _Walk(*(np.stack(item) for item in zip(*steps, strict=True))), np.concatenate(met)
 
     def _learn(self, walk: _Walk, rng: np.random.Generator) -> None:
-        """Train actor and critic for several epochs of minibatches on the steps of one episode."""
+        """Train the actor and the critic on one episode, for several epochs of minibatches."""
         options = self.options
-        # As many as an episode can have, so that the same program serves every episode.
+        # The largest possible number of steps, so that every episode has the same array shapes and
+        # nothing is recompiled.
         most = min(options.learned, options.steps * walk.walking.shape[1])
         gain = _advantages(walk, options.discount, options.trace)
         rows = rng.permutation(np.flatnonzero(walk.walking))[:most]
@@ -192,14 +193,14 @@ class Agent:
 
 
 def _parts(order: NDArray[np.int64], size: int) -> NDArray[np.int32]:
-    """Split row numbers into minibatches, shape (minibatches, size), padded with -1."""
+    """Split row indices into minibatches, shape (minibatches, size), padded with -1."""
     parts = np.full((-(-len(order) // size), size), -1, np.int32)
     parts.ravel()[: len(order)] = order
     return parts
 
 
 def _padded_rows(rows: NDArray[Number], count: int) -> NDArray[Number]:
-    """Pad rows with zeros to `count` rows."""
+    """Append rows of zeros until there are `count` rows."""
     return np.concatenate([rows, np.zeros((count - len(rows), *rows.shape[1:]), rows.dtype)])
 
 
@@ -210,11 +211,11 @@ def _seed(rng: np.random.Generator) -> int:
 def _advantages(walk: _Walk, discount: float, trace: float) -> NDArray[np.float64]:
     """Compute generalised advantage estimates (Schulman et al., 2016), shape (steps, walkers).
 
-    The value after a walker's last step is zero.
+    The value after a walker's last step is taken as zero.
 
     Args:
         walk: steps of all walkers, with rewards and the critic's predictions.
-        discount: factor per step by which later rewards count less (γ).
+        discount: discount factor of later rewards per step (γ).
         trace: weight of longer estimates against shorter ones (λ).
     """
     gain = np.zeros_like(walk.earned)

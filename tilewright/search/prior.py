@@ -1,9 +1,10 @@
-"""Prior predictions of configs before any measurement, by estimates or a transferred model.
+"""Predictions before any measurement: closed-form estimates or a transferred model.
 
-A transferred model may be wrong for the problem at hand, so it is weighted by its success so far.
-The weight is the slope of the measured over the predicted log latencies, by Bayesian linear
-regression. Its prior mean is 1, the noise is the model's own typical error, and the weight is never
-below 0.
+A transferred model was trained on other workloads or hardware and may be wrong for this problem.
+Its predictions are therefore multiplied by a weight that reflects how well it predicted the trials
+so far. The weight is the slope of a Bayesian linear regression of measured on predicted log
+latencies. The slope has prior mean 1, and the noise is the typical error that the model reports.
+The weight is limited to the range from 0 to 1.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from tilewright.search.problem import Belief, Problem
 from tilewright.targets.base import Configs
 from tilewright.targets.features import Feature, Features
 
-_SHARE_COST = 2.0  # log-chance lost per doubling of a scratchpad's over-use, before V knows
+_SHARE_COST = 2.0  # log probability lost per doubling of the usage beyond a scratchpad's size
 ESTIMATE_ERROR = 0.1
 """Expected error of an estimate, in log2 latency."""
 _WEIGHT_DOUBT = 0.5  # standard deviation of a transferred model's weight before any trial
-_LEAST_SPREAD = 0.05  # log2 latency: no transferred model is believed to be nearer
+_LEAST_SPREAD = 0.05  # smallest error assumed for a transferred model, in log2 latency
 _LEAST_CHANCE = 1e-6  # keeps the logarithm of a probability finite
 _SCALE = 0.5  # puts log2 latencies on about the scale of the other columns
 _TRANSFERRED = Feature(
@@ -32,16 +33,16 @@ _TRANSFERRED = Feature(
 
 @dataclass(frozen=True)
 class Prior:
-    """Predictions of configs from before any measurement of this workload.
+    """Predictions for configs that are available before any measurement of the workload.
 
-    They come from the target's closed-form estimates or from a model that was trained elsewhere (a
-    transferred model).
+    They come from the target's closed-form estimates or from a transferred model, which was trained
+    on other workloads or hardware.
 
     Attributes:
         log_latency: predicted log2 latency, shape (configs,).
-        log_share: log2 of the used share of the fullest scratchpad, shape (configs,); above 0 the
-            config does not fit. For a transferred model, the value from which `chance` computes the
-            model's predicted probability of being valid.
+        log_share: log2 of the used fraction of the fullest scratchpad, shape (configs,). A config
+            with a value above 0 does not fit. For a transferred model, the value is chosen such
+            that the property `chance` equals the model's predicted probability of being valid.
         features: the other predictions, as features for the tuner's models.
         error: expected error of the predicted log2 latency.
     """
@@ -55,7 +56,7 @@ class Prior:
     def chance(self) -> NDArray[np.float64]:
         """Probability that each config is valid, shape (configs,).
 
-        It falls the more a config exceeds the capacity of a scratchpad.
+        The more a config exceeds the capacity of a scratchpad, the lower the probability.
         """
         return np.asarray(np.exp(-_SHARE_COST * np.maximum(self.log_share, 0.0)))
 
@@ -67,16 +68,18 @@ def prior_of(
     estimates: bool = True,
     weight: float = 1.0,
 ) -> Prior | None:
-    """Return the predictions of configs that are available before any measurement.
+    """Return the predictions for configs that are available before any measurement.
 
-    The target's closed-form estimates are preferred, if it offers them and `estimates` allows them.
-    Otherwise, they are the predictions of a transferred model, a model trained on other workloads
-    or hardware, whose log2 latencies are multiplied by `weight`.
+    The target's closed-form estimates are preferred, if the target offers them and `estimates` is
+    True. Otherwise, the predictions of the transferred model are used, with its log2 latencies
+    multiplied by `weight`. A transferred model is a model that was trained on other workloads or
+    hardware.
 
     Args:
         problem: the problem to tune.
         configs: knob indices, int array of shape (n, knobs).
-        believed: predictions of a transferred model for `configs`, if there is one.
+        believed: predictions of a transferred model for `configs`, if there is one. If closed-form
+            estimates are used, these predictions become a feature.
         estimates: whether closed-form estimates may be used.
         weight: weight of the transferred model, from 0 to 1.
 
@@ -121,7 +124,7 @@ def _relative(columns: tuple[Feature, ...]) -> tuple[Feature, ...]:
 
 
 def weight_of(believed: Belief, measured: NDArray[np.float64]) -> float:
-    """Estimate how far a transferred model can be trusted, from how well it predicted the trials.
+    """Estimate how far a transferred model can be trusted, from its predictions of the trials.
 
     Args:
         believed: predictions of the model for the trials.
@@ -143,13 +146,13 @@ def weight_of(believed: Belief, measured: NDArray[np.float64]) -> float:
 
 
 def prior_estimates(prior: Prior | None, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the log2 latency that the prior predicts for some of its configs.
+    """Return the log2 latency that the prior predicts for selected configs.
 
     Args:
         prior: predictions from before any measurement, or None.
-        rows: indices of the configs, shape (rows,).
+        rows: indices of the selected configs, shape (rows,).
 
     Returns:
-        Array of shape (rows,); zeros without a prior.
+        Array of shape (rows,); zeros if there is no prior.
     """
     return np.zeros(len(rows)) if prior is None else prior.log_latency[rows]

@@ -1,4 +1,4 @@
-"""The problem that an explorer solves: one workload on one target, with a seed."""
+"""The problem that a tuner solves: one workload on one target, with a seed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Belief:
     """Predictions of a transferred model, which was trained on other workloads or hardware.
 
     Attributes:
-        log_latency: log2 latency up to a constant, so only differences matter, shape (n,).
+        log_latency: log2 latency up to an unknown constant, shape (n,). Only differences matter.
         spread: typical error of `log_latency`, shape (n,).
         chance: probability that the config is valid, shape (n,).
     """
@@ -36,12 +36,16 @@ class Belief:
     chance: NDArray[np.float64]
 
     def rows(self, which: NDArray[np.bool_] | NDArray[np.int64]) -> Belief:
-        """Select configs by a mask (n,) or by indices."""
+        """Select the predictions of some configs.
+
+        Args:
+            which: bool mask of shape (n,), or row indices.
+        """
         return Belief(self.log_latency[which], self.spread[which], self.chance[which])
 
     @property
     def table(self) -> NDArray[np.float64]:
-        """`log_latency`, `spread` and `chance` as the rows of an array of shape (3, n)."""
+        """Array of shape (3, n) with the rows `log_latency`, `spread` and `chance`."""
         return np.stack([self.log_latency, self.spread, self.chance])
 
 
@@ -54,17 +58,17 @@ The second argument is None before compilation, and otherwise holds the counters
 
 @dataclass(frozen=True)
 class Problem:
-    """The problem that an explorer solves.
+    """The problem that a tuner solves.
 
     Attributes:
         workload: the workload to tune.
         space: its search space.
         seed: seed of all random generators.
         hardware: properties of the hardware by name.
-        estimate: closed-form estimates, if the target offers them.
-        costs: time that compiling and measuring take.
-        deterministic: whether measuring a config again gives the same numbers.
-        transferred: model that was trained elsewhere, if there is one.
+        estimate: function that computes closed-form estimates, if the target offers them.
+        costs: time that compiling and measuring a config take.
+        deterministic: whether repeated measurements of a config give the same numbers.
+        transferred: model that was trained on other workloads or hardware, if there is one.
     """
 
     workload: Workload
@@ -73,21 +77,23 @@ class Problem:
     hardware: dict[str, float] = field(default_factory=dict)
     estimate: Estimate | None = None
     costs: Costs = UNKNOWN_COSTS
-    deterministic: bool = True  # measuring a config again gives the same numbers
+    deterministic: bool = True
     transferred: TransferredPrior | None = None
 
     def compiles(self, n: int, alpha: float, looking: float) -> int:
-        """Return how many configs to compile for a batch of `n` trials.
+        """Return the number of configs to compile for a batch of `n` trials.
 
-        It is `alpha` configs per trial beyond the batch, unless compiling them would take more than
-        `looking` times as long as measuring the batch. If compiling is slower than measuring, it is
-        better to measure what compiled. If the costs are unknown, both are assumed to take equally
-        long.
+        By default, `alpha` configs per trial are compiled in addition to the batch. The number is
+        limited such that compiling the additional configs takes at most `looking` times as long as
+        measuring the batch. If not even one additional config per trial can be compiled in this
+        time, none is compiled, because measuring a config is then the cheaper way to evaluate it.
+        If the costs are unknown, compiling and measuring are assumed to take the same time.
 
         Args:
             n: number of trials of the batch.
             alpha: number of additional configs per trial.
-            looking: limit on the compile time, as a multiple of the measuring time.
+            looking: limit on the compile time of the additional configs, as a multiple of the
+                measuring time.
         """
         affordable = self.affordable_configs(looking)
         if affordable < 1:
@@ -95,7 +101,7 @@ class Problem:
         return int(np.ceil((min(alpha, affordable) + 1) * n))
 
     def affordable_configs(self, looking: float) -> float:
-        """Return how many configs can be compiled within a multiple of the time of one measurement.
+        """Return how many configs can be compiled in `looking` times the time of one measurement.
 
         Args:
             looking: limit on the compile time, as a multiple of the time of one measurement.
@@ -105,7 +111,8 @@ class Problem:
     def rng(self, round_index: int, stage: str) -> np.random.Generator:
         """Return the random generator of one stage of one round.
 
-        It depends only on the seed and the arguments, so a resumed run draws the same numbers.
+        The generator depends only on the problem's seed and on the arguments, so that a resumed run
+        draws the same numbers.
 
         Args:
             round_index: index of the round.

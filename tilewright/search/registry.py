@@ -1,8 +1,8 @@
-"""Registry of the tuners.
+"""Registry of the tuners, by name.
 
 To add a tuner, add a module to `tilewright/search/tuners/` that ends with `register("name",
-MyExplorer, MyOptions)`. Another package can name such a module in an entry point of the group
-`tilewright.tuners`.
+MyExplorer, MyOptions)`. Other packages can add tuners, too: they name such a module in an entry
+point of the group `tilewright.tuners`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ENTRY_POINTS = "tilewright.tuners"
 
 
 class Options(BaseModel):
-    """Base class of a tuner's options. Each field is documented by its description."""
+    """Base class of a tuner's options. The description of each field is its documentation."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -52,13 +52,13 @@ class Registration:
 
     Attributes:
         name: name of the tuner.
-        build: function that builds it.
+        build: function that builds the tuner.
         options: class of its options.
         summary: one line for lists of tuners.
-        preset: option values that this name sets.
-        extra: optional dependency of Tilewright that the tuner needs, or "".
-        modules: modules that this dependency installs.
-        transfers: whether the tuner can start from a model that was trained elsewhere
+        preset: option values that differ from the defaults of `options`.
+        extra: optional dependency group of Tilewright that the tuner needs, or "".
+        modules: Python modules that this group installs.
+        transfers: whether the tuner can use a model that was trained on other workloads or hardware
             (`Problem.transferred`).
     """
 
@@ -89,17 +89,17 @@ def register(
     name: str, build: Builder, options: type[Options] = Options, *, summary: str = "",
     extra: str = "", modules: Sequence[str] = (), transfers: bool = False, **preset: Any,
 ) -> None:  # fmt: skip
-    """Register a tuner.
+    """Register a tuner under a name.
 
     Args:
         name: name of the tuner.
         build: function or class that builds it from its name, options and learners.
         options: class of its options.
         summary: one line for lists of tuners; by default the first line of `build`'s docstring.
-        extra: optional dependency of Tilewright that the tuner needs.
-        modules: modules that this dependency installs, if they differ from its name.
-        transfers: whether the tuner uses `Problem.transferred`.
-        **preset: option values that this name sets.
+        extra: optional dependency group of Tilewright that the tuner needs.
+        modules: Python modules that this group installs; by default a module with the group's name.
+        transfers: whether the tuner can use `Problem.transferred`.
+        **preset: option values that replace the defaults of `options`.
     """
     summary = summary or (build.__doc__ or "").strip().partition("\n")[0]
     needed = tuple(modules) or ((extra,) if extra else ())
@@ -107,10 +107,10 @@ def register(
 
 
 def registered_tuners() -> dict[str, Registration]:
-    """Return all registered tuners by name.
+    """Return all registered tuners by name, after importing the modules that register them.
 
     Raises:
-        TunerError: an entry point cannot be loaded.
+        TunerError: an entry point of another package cannot be loaded.
     """
     _load_all()
     return dict(sorted(_REGISTRY.items()))
@@ -118,7 +118,7 @@ def registered_tuners() -> dict[str, Registration]:
 
 @cache
 def _load_all() -> None:
-    """Import every module that registers tuners, here and in other packages."""
+    """Import every module that registers tuners, in this package and in other packages."""
     import tilewright.search.tuners as package
 
     for module in pkgutil.iter_modules(package.__path__):
@@ -141,6 +141,9 @@ def create(name: str, learners: Learners, options: Mapping[str, Any] | None = No
         learners: source of features and models.
         options: option values by name.
 
+    Returns:
+        The tuner.
+
     Raises:
         UnknownName: no tuner has this name.
         MissingExtra: an optional dependency is not installed.
@@ -151,11 +154,14 @@ def create(name: str, learners: Learners, options: Mapping[str, Any] | None = No
 
 
 def check_options(name: str, options: Mapping[str, Any] | None = None) -> Options:
-    """Return the options of a tuner without building the tuner.
+    """Validate the options of a tuner and fill in the defaults, without building the tuner.
 
     Args:
         name: name of the tuner.
         options: option values by name.
+
+    Returns:
+        The complete options.
 
     Raises:
         UnknownName: no tuner has this name.
@@ -178,7 +184,7 @@ def check_options(name: str, options: Mapping[str, Any] | None = None) -> Option
 
 
 def _problem(entry: Registration, error: ValidationError) -> str:
-    """Return a message about the first invalid option, with the known options."""
+    """Describe the first invalid option and list the known options."""
     first = error.errors()[0]
     option, fields = ".".join(map(str, first["loc"])), entry.options.model_fields
     near = closest_name(option, fields) if option not in fields else None

@@ -1,12 +1,12 @@
 """The steps of a tuning round, as plain functions of plain data.
 
-`flows.tuning` calls them in this order through a runner (`search.runner`). A step takes a task and
-a session, or the batch of the round.
+`flows.tuning` executes the steps in this order through a runner (`search.runner`). Each step takes
+a task and its session, or the batch of the round.
 
     begin_models → retrain_models → generate_candidates → filter_candidates → lower_and_choose
         → measure_batch
 
-The record of the run (`search.run_record`) stores the measurements.
+After the last step, the record of the run (`search.run_record`) stores the measurements.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from tilewright.targets.base import Lowered, Measurements, Ragged, Status
 
 
 class Trial(NamedTuple):
-    """A measurement of one config.
+    """The measurement of one config.
 
     Attributes:
         status: status of the measurement.
         reason: reason for a failure, or "".
-        cycles: measured cycles, or -1 if the target counts none.
+        cycles: measured cycles, or -1 if the target does not count cycles.
         seconds: measured seconds; NaN if the trial is not valid.
-        repeats: seconds of each repetition, if there were any.
+        repeats: seconds of each repetition; empty if the measurement was not repeated.
     """
 
     status: Status
@@ -48,7 +48,7 @@ Known = Mapping[int, Trial]
 
 
 def begin_models(task: Task, session: Session) -> ExplorerState:
-    """Call the tuner's `begin` and return its state before the first round.
+    """Return the tuner's state before the first round.
 
     Args:
         task: the workload, the target and the tuner.
@@ -59,7 +59,7 @@ def begin_models(task: Task, session: Session) -> ExplorerState:
 
 
 def retrain_models(task: Task, session: Session) -> ExplorerState:
-    """Retrain the tuner's models on the oldest round that they have not learned from.
+    """Retrain the tuner's models on the oldest round from which they have not learned yet.
 
     Args:
         task: the workload, the target and the tuner.
@@ -88,7 +88,9 @@ def generate_candidates(task: Task, session: Session, n: int) -> Candidates:
 
 
 def filter_candidates(task: Task, session: Session, candidates: Candidates, n: int) -> Candidates:
-    """Remove the candidates that Model V, the tuner's validity classifier, vetoes.
+    """Remove the candidates that the tuner vetoes because they are unlikely to be valid.
+
+    The tuner's validity classifier, Model V, predicts the probability of being valid.
 
     Args:
         task: the workload, the target and the tuner.
@@ -106,7 +108,7 @@ def filter_candidates(task: Task, session: Session, candidates: Candidates, n: i
 
 
 def lower_and_choose(task: Task, session: Session, kept: Candidates, n: int) -> Batch:
-    """Lower the candidates, and choose at most `n` of them to measure.
+    """Lower the candidates, and choose at most `n` configs to measure.
 
     Args:
         task: the workload, the target and the tuner.
@@ -115,18 +117,28 @@ def lower_and_choose(task: Task, session: Session, kept: Candidates, n: int) -> 
         n: batch size.
 
     Returns:
-        The batch to measure. A config that does not compile is a row with a failure.
+        The batch to measure. A chosen config that did not compile is a row of the batch and becomes
+        a failed trial.
     """
     lowered = task.target.lower(task.problem.workload, kept.configs)
     return replace(choose_batch(task, session, lowered, n), vetoed=kept.vetoed)
 
 
 def choose_batch(task: Task, session: Session, lowered: Lowered, n: int) -> Batch:
-    """Choose at most `n` configs to measure.
+    """Choose at most `n` configs to measure from the lowered configs.
 
-    The candidates are the lowered configs and, if the tuner wants, configs of earlier rounds that
-    compiled but were not measured. The latter are lowered again. A tuner with Model A ranks the
-    configs by their hidden features.
+    A tuner may also choose configs that compiled in earlier rounds but were not measured. These
+    configs are lowered again. A tuner with Model A ranks the configs by their hidden features, the
+    counters from compilation.
+
+    Args:
+        task: the workload, the target and the tuner.
+        session: trials and models so far.
+        lowered: the lowered configs.
+        n: batch size.
+
+    Returns:
+        The batch to measure.
     """
     choice = BatchChoice(np.empty(0, dtype=np.int64))
     if len(lowered):
@@ -136,7 +148,7 @@ def choose_batch(task: Task, session: Session, lowered: Lowered, n: int) -> Batc
     unmeasured[choice.rows] = False
     rows = lowered.rows(choice.rows)
     if choice.earlier is not None and len(choice.earlier):
-        # Programs are not kept from round to round: each of these is compiled a second time.
+        # Programs are not kept from round to round, so these configs are compiled a second time.
         again = task.target.lower(task.problem.workload, choice.earlier)
         rows = rows.followed_by(again) if len(rows) else again
     kept = None
@@ -158,7 +170,8 @@ def measure_batch(task: Task, batch: Batch, known: Known) -> Measurements:
     Args:
         task: the workload, the target and the tuner.
         batch: the configs to measure, with their programs.
-        known: existing trials by flat index. Configs that it contains are not measured again.
+        known: existing trials by the flat index of their config. These configs are not measured
+            again.
 
     Returns:
         Measurements with one row per config of the batch.
@@ -174,7 +187,12 @@ def measure_batch(task: Task, batch: Batch, known: Known) -> Measurements:
 
 
 def trial_at(measured: Measurements, row: int) -> Trial:
-    """Return one row of measurements as a trial."""
+    """Convert one row of measurements to a trial.
+
+    Args:
+        measured: measurements of several configs.
+        row: index of the row.
+    """
     repeats = () if measured.repeats is None else tuple(map(float, measured.repeats[row]))
     return Trial(
         measured.status[row], str(measured.reason[row]), int(measured.cycles[row]),
@@ -183,7 +201,14 @@ def trial_at(measured: Measurements, row: int) -> Trial:
 
 
 def measurements_of(trials: Sequence[Trial]) -> Measurements:
-    """Convert trials to measurements with one row per trial, without hardware counters."""
+    """Convert trials to measurements.
+
+    Args:
+        trials: trials of several configs.
+
+    Returns:
+        Measurements with one row per trial, without hardware counters.
+    """
     repeated = any(trial.repeats for trial in trials)
     return Measurements(
         status=np.array([trial.status for trial in trials], dtype=object),
@@ -197,16 +222,16 @@ def measurements_of(trials: Sequence[Trial]) -> Measurements:
 def model_errors(
     scores: Mapping[str, NDArray[np.float64]], measured: Measurements
 ) -> dict[str, float]:
-    """Compute how wrong the models' predictions of a batch were.
+    """Compute the errors of the models' predictions for a measured batch.
 
     Args:
         scores: predictions by role of the model, each of shape (n,).
         measured: measurements of the batch.
 
     Returns:
-        `P_rmse` and `A_rmse`, the root mean squared errors in log2 latency over valid rows, and
-        `V_brier`, the mean squared error of the probability. Errors that cannot be computed are
-        left out.
+        `P_rmse` and `A_rmse`, the root mean squared errors in log2 latency over the valid rows, and
+        `V_brier`, the mean squared error of the predicted probability. Errors that cannot be
+        computed are left out.
     """
     valid, errors = measured.valid, {}
     for name in ("P", "A"):
@@ -221,7 +246,14 @@ def model_errors(
 def _merge_measurements(
     fresh: NDArray[np.bool_], new: Measurements, held: Measurements
 ) -> Measurements:
-    """Combine two measurements of the same rows: `new` where `fresh` is set, else `held`."""
+    """Combine measurements of two parts of a batch in the order of the batch.
+
+    Args:
+        fresh: bool array with one entry per row of the batch: True for rows of `new`, False for
+            rows of `held`.
+        new: measurements that were made now.
+        held: measurements that existed before. They have no hardware counters, so -1 is filled in.
+    """
     order = np.argsort(np.concatenate([np.flatnonzero(fresh), np.flatnonzero(~fresh)]))
     both = Measurements(
         np.concatenate([new.status, held.status]),

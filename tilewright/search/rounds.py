@@ -1,4 +1,8 @@
-"""Descriptions of rounds, for progress displays and for the scheduler that shares trials."""
+"""Summaries of finished rounds, and requests for the next round, which the scheduler answers.
+
+The summaries are used by progress displays and by the scheduler that distributes trials among
+workloads.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +30,8 @@ class Round:
         failed_compiles: number of configs among `lowered` that did not compile.
         configs: configs of the trials, in order, shape (n, knobs).
         measured: measurements of `configs`.
-        best: latency of the fastest trial of the run so far, or None if none is valid.
-        best_config: config of the fastest trial, shape (knobs,).
+        best: latency of the fastest trial of the run so far, or None if no trial is valid.
+        best_config: config of the fastest trial, shape (knobs,), or None.
         model_errors: errors of the models' predictions for this batch, by name.
         stage_seconds: duration of each stage in seconds.
         reused: whether the round was read from the trial store instead of being measured.
@@ -35,42 +39,48 @@ class Round:
     """
 
     index: int
-    candidates: int  # that the explorer named
-    vetoed: int  # of those looked at, by Model V
+    candidates: int
+    vetoed: int
     lowered: int
     failed_compiles: int
-    configs: Configs  # the trials, in order
+    configs: Configs
     measured: Measurements
     best: Latency | None
-    best_config: Configs | None  # shape (knobs,)
+    best_config: Configs | None
     model_errors: dict[str, float] = field(default_factory=dict)
     stage_seconds: dict[str, float] = field(default_factory=dict)
-    reused: bool = False  # read from the trial store, not done now
+    reused: bool = False
     session: Session = field(kw_only=True, repr=False)
 
     @property
     def best_latency(self) -> float | None:
-        """Best latency in cycles if the target counts them, else in seconds; None if all failed."""
+        """Best latency so far in cycles if the target counts them, else in seconds.
+
+        None if no trial is valid.
+        """
         if self.best is None or self.best.cycles > 0:
             return self.best_cycles
         return self.best.seconds
 
     @property
     def best_cycles(self) -> int | None:
-        """Best latency in cycles; None without valid trials or if the target counts no cycles."""
+        """Best latency so far in cycles.
+
+        None if no trial is valid or the target does not count cycles.
+        """
         return None if self.best is None or self.best.cycles < 0 else self.best.cycles
 
 
 def describe_round(
     session: Session, batch: Batch, recorded: Mapping[str, float] | None = None
 ) -> Round:
-    """Summarise the last round of a session for displays and for the scheduler.
+    """Summarise the last round of a session for progress displays and for the scheduler.
 
     Args:
         session: session after the round.
         batch: batch of the round.
-        recorded: stored errors of the models by name, if the round was read from the trial store;
-            otherwise they are computed from the batch.
+        recorded: stored errors of the models by name, if the round was read from the trial store.
+            If None, the errors are computed from the batch.
     """
     history, measured = session.history, batch.measurements()
     best = history.best
@@ -93,16 +103,17 @@ def describe_round(
 
 @dataclass
 class TrialRequest:
-    """Request of a workload for its next round, in a run whose workloads share the trials.
+    """A workload's request for its next round, in a run whose workloads share the trials.
 
-    The workload fills in `history`, `exhausted` and `baseline`; the scheduler answers by setting
+    The workload sets `history`, `exhausted` and `baseline`. The scheduler answers by setting
     `granted` and `made`.
 
     Attributes:
         history: trials of the workload so far.
         exhausted: whether no untried config is left.
-        baseline: latency without tuning, in the unit of `History.latency`, if it is deterministic.
-        granted: number of trials that the scheduler grants; 0 ends the workload's rounds.
+        baseline: latency without tuning, in the unit of `History.latency`; None if it is unknown or
+            varies between measurements.
+        granted: number of trials that the scheduler grants; 0 ends the tuning of the workload.
         made: number of trials of all workloads so far.
     """
 
@@ -114,7 +125,7 @@ class TrialRequest:
 
 
 class Stopwatch:
-    """Measures wall-clock seconds and adds them up by stage."""
+    """Adds up wall-clock seconds per stage."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -128,7 +139,15 @@ class Stopwatch:
 
 
 def latency_at(history: History, row: int | None) -> Latency | None:
-    """Return the latency of one trial, or None if `row` is None."""
+    """Return the latency of one trial.
+
+    Args:
+        history: trials of a workload.
+        row: index of the trial, or None.
+
+    Returns:
+        The latency, or None if `row` is None.
+    """
     if row is None:
         return None
     return Latency(float(history.seconds[row]), int(history.cycles[row]))

@@ -1,11 +1,15 @@
 """Access to the trials of one run in a trial store, for the tuning loop.
 
-Several processes can share a run without measuring a config twice. Each takes short turns at the
-store, in a transaction: it reads the others' results, proposes a batch that none of them has tried
-or claimed, and adds a claim. Measuring happens in parallel. Then the trials are added and the claim
-is removed in one transaction. A claim holds as long as its process lives, at most `claim_seconds`.
-Other processes remove the claim of a dead process and measure its configs. A process that continues
-after its claim was removed loses the trials that others have measured or claimed meanwhile.
+Several processes can share a run without measuring a config twice. Each process takes turns at the
+store. Its turn is a short transaction: it reads the results of the others, proposes a batch of
+configs that no process has tried or claimed, and stores a claim on them. The configs are measured
+outside of the turn, so that processes measure in parallel. A second transaction then adds the
+trials and removes the claim.
+
+A claim is valid as long as its process lives, and at most `claim_seconds`. Other processes remove
+the claim of a dead process and measure its configs. A paused process can lose its claim in this
+way. When it continues, it discards its trials of configs that others have measured or claimed
+meanwhile.
 """
 
 from __future__ import annotations
@@ -59,16 +63,17 @@ _CLAIMED = TypeAdapter(list[list[int]])
 
 @dataclass(frozen=True)
 class FinishedRound:
-    """A round that is complete in the store.
+    """A round whose trials are all in the store.
 
     Attributes:
         index: index of the round.
         configs: configs of the trials, in order, shape (n, knobs).
-        measured: their measurements.
-        failed: other configs that did not compile, shape (m, knobs).
-        lowered: number of configs lowered beyond the trials.
-        compiled: other configs that compiled and remain candidates, shape (k, knobs).
-        errors: errors of the models on this round.
+        measured: measurements of the trials.
+        failed: configs that were lowered, did not compile and are not trials, shape (m, knobs).
+        lowered: number of configs that were lowered but not measured.
+        compiled: configs that compiled, were not measured and may be measured later, shape (k,
+            knobs).
+        errors: errors of the models' predictions for this round, by name.
     """
 
     index: int
@@ -81,7 +86,7 @@ class FinishedRound:
 
 
 def recorded_batch(task: Task, finished: FinishedRound) -> Batch:
-    """Return a round of the trial store as a batch, as if it had just been measured.
+    """Convert a round of the trial store to a batch, as if it had just been measured.
 
     The configs are lowered again, because the store does not keep programs.
 
@@ -100,15 +105,16 @@ def recorded_batch(task: Task, finished: FinishedRound) -> Batch:
 
 
 class StoredRun:
-    """The trials of a run in a store.
+    """The trials of one run in a trial store.
 
-    `claim` and `settle`, and the queries before them, must be called within a `turn`. `problems`
-    lists data in the store that cannot belong to this run.
+    If the run is shared, the methods `next_rounds`, `known_trials`, `pending`, `claim` and `settle`
+    must be called within a `turn`. The attribute `problems` lists data in the store that cannot
+    belong to this run.
 
     Args:
         store: the trial store.
         key: key of the run.
-        space: the search space of its workload. Rows that do not fit it are not used.
+        space: the search space of the run's workload. Rows that do not fit the space are not used.
         other_runs: whether to use trials of other runs of this workload on this target.
         shared: whether several processes work on the run.
         claim_seconds: maximum age of a claim in seconds.
@@ -125,10 +131,12 @@ class StoredRun:
         self._claims_seen: dict[str, float] = {}
         self._known: dict[int, Trial] = {}
         self._known_once = False
-        self._last_known = 0  # the ID of a trial
+        self._last_known = 0  # highest ID of the trials in `_known`
 
     def turn(self) -> AbstractContextManager[object]:
-        """Return a context in which other processes cannot change the run.
+        """Return a context manager within which other processes cannot change the run.
+
+        It does nothing if the run is not shared.
 
         Raises:
             TrialStoreError: other processes hold the lock for minutes.
@@ -136,10 +144,10 @@ class StoredRun:
         return self.store.transaction() if self._shared else nullcontext()
 
     def next_rounds(self, first: int, trials: int) -> list[FinishedRound]:
-        """Return finished rounds from index `first` on, up to a number of trials.
+        """Return finished rounds from index `first` on that are not yet part of the session.
 
-        The last round returned is the one with which the rounds hold at least `trials` trials. If
-        no other process shares the run, only the first call returns rounds.
+        The rounds end with the round that completes at least `trials` trials. If the run is not
+        shared, only the first call returns rounds, because no other process adds any.
 
         Args:
             first: index of the first round to return.
@@ -157,7 +165,7 @@ class StoredRun:
         return new_rounds
 
     def finished_rounds(self, first: int = 0) -> list[FinishedRound]:
-        """Return the finished rounds in order, up to the first incomplete round.
+        """Return the finished rounds in order, up to the first round that is incomplete or invalid.
 
         Args:
             first: index of the first round to return.
@@ -190,22 +198,33 @@ class StoredRun:
         return result
 
     def known_trials(self) -> Known:
-        """Return stored trials by the flat index of their config; they are not measured again."""
+        """Return the stored trials by the flat index of their config.
+
+        These configs need not be measured again.
+        """
         if self._known_once and not self._shared:
             return self._known  # nobody else adds trials, and no config is proposed twice
         self._known_once = True
-        # Only what was added since the last time is read. A corrected trial is added anew.
+        # Read only the rows added since the last call. A corrected trial is a new row.
         rows = self._trials(TRIALS.c.id > self._last_known, of_others=self._other_runs)
         self._last_known = max([self._last_known, *(row["id"] for row in rows)])
         self._known |= {i: trial_of(row) for i, row in self._by_index(rows)}
         return self._known
 
     def pending(self) -> Configs | None:
-        """Return configs that other processes measure now, shape (p, knobs); None if not shared."""
+        """Return the configs that other processes are measuring now.
+
+        Returns:
+            Configs of shape (p, knobs), or None if the run is not shared.
+        """
         return self._claimed_configs() if self._shared else None
 
     def _claimed_configs(self) -> Configs:
-        """Return configs that other processes have claimed; remove the claims of dead processes."""
+        """Return the configs that other processes have claimed, and delete invalid claims.
+
+        A claim is invalid if its process is dead, if it is too old, or if it does not fit the
+        space.
+        """
         configs: list[list[int]] = []
         gone, now = [], time.monotonic()
         with self.store.transaction() as connection:
@@ -227,7 +246,13 @@ class StoredRun:
         return np.array(configs, dtype=np.int32).reshape(-1, len(self.space.knobs))
 
     def claim(self, batch: Batch) -> None:
-        """Record in the store that this process measures the batch, so that no other one does."""
+        """Store a claim on the configs of a batch, so that no other process measures them.
+
+        It does nothing if the run is not shared.
+
+        Args:
+            batch: the batch that this process is about to measure.
+        """
         if not self._shared:
             return
         self._claim = uuid.uuid4().hex
@@ -239,7 +264,7 @@ class StoredRun:
         """Store the trials of a measured batch and remove this process's claim.
 
         Args:
-            index: index of the round, unless other processes have added rounds meanwhile.
+            index: index of the round, if no other process has added rounds meanwhile.
             batch: the measured batch.
 
         Returns:
@@ -251,7 +276,8 @@ class StoredRun:
             if not self._shared:
                 self.append(index, batch)
                 return index, np.arange(len(batch.rows))
-            # Gone, if this process was believed dead. Others may have taken its configs since.
+            # If this process was paused for long, others may have removed the claim and measured
+            # its configs.
             connection.execute(sa.delete(CLAIMS).where(CLAIMS.c.token == self._claim))
             since = self.finished_rounds(index)
             taken = {row.tobytes() for done in since for row in done.configs}
@@ -263,7 +289,11 @@ class StoredRun:
         return index, keep
 
     def append(self, index: int, batch: Batch) -> None:
-        """Add the trials of round `index` in one transaction.
+        """Store a measured batch as round `index`, in one transaction.
+
+        Args:
+            index: index of the round.
+            batch: the measured batch.
 
         Raises:
             TrialStoreError: the trials cannot be written.
@@ -276,7 +306,7 @@ class StoredRun:
             knobs = {"knobs": to_json_text(self.space.describe(config))}
             trials.append(place | knobs | measured_columns(trial_at(measured, slot)))
         errors = {
-            # Equal runs store equal rows also where the last digits of a learner differ.
+            # Rounded so that repeated runs store equal rows even if a model's last digits differ.
             name: float(f"{error:.{ERROR_DIGITS}g}")
             for name, error in model_errors(batch.scores, measured).items()
         }
@@ -288,7 +318,7 @@ class StoredRun:
             "compiled": to_json_text([] if kept is None else kept.configs.tolist()),
         }  # fmt: skip
         with self.store.transaction() as connection:
-            for table in (TRIALS, ROUNDS):  # what is left of the round if a trial was set aside
+            for table in (TRIALS, ROUNDS):  # the round may exist partly, if a trial was rejected
                 there = self._own_rows(table) & (table.c.round == index)
                 connection.execute(sa.delete(table).where(there))
             self._insert(TRIALS, trials)
@@ -296,6 +326,8 @@ class StoredRun:
 
     def correct(self, measured: Known) -> int:
         """Replace stored trials by new measurements of the same configs.
+
+        The old trials remain in the store, marked as rejected.
 
         Args:
             measured: new trials by the flat index of their config.
@@ -316,7 +348,7 @@ class StoredRun:
         return len(rows)
 
     def validations(self, choice: str) -> list[ValidationMeasurement]:
-        """Return the stored validation measurements of a final choice, in order.
+        """Return the stored validation measurements of a run's final choice, in order.
 
         Args:
             choice: name of the choice, which includes the configs that it compares.
@@ -335,17 +367,23 @@ class StoredRun:
         return [one for block in sorted(blocks) for one in blocks[block]]
 
     def add_validations(self, choice: str, made: Sequence[ValidationMeasurement]) -> None:
-        """Store the validation measurements of one block, a complete series of turns.
+        """Store the validation measurements of one block, which is a complete series of turns.
 
         Args:
-            choice: name of the choice that the measurements belong to.
+            choice: name of the final choice to which the measurements belong.
             made: the measurements of the block.
         """
         text = _MEASURED.dump_json(list(made)).decode()
         self._insert(VALIDATIONS, [{"choice": choice, "block": made[0].block, "measured": text}])
 
     def forget_validations(self, choice: str) -> None:
-        """Mark stored validation measurements of a final choice as rejected, to make new ones."""
+        """Mark the stored validation measurements of a final choice as rejected.
+
+        They are then measured again.
+
+        Args:
+            choice: name of the final choice.
+        """
         of_choice = self._own_rows(VALIDATIONS) & (VALIDATIONS.c.choice == choice)
         wrong = sa.update(VALIDATIONS).values(rejected="the target now measures another latency")
         with self.store.transaction() as connection:
@@ -362,17 +400,18 @@ class StoredRun:
         """Return the trials that won a final choice in any run of this workload on this target.
 
         Returns:
-            The measurements of the final choice by config.
+            Trials by config. Each holds the validation measurement of the winner.
         """
         used = self._own_rows(VALIDATIONS, of_others=True)
         stored = sa.select(VALIDATIONS).where(used).order_by(VALIDATIONS.c.id)
         with self.store.read_snapshot() as connection:
             rows = connection.execute(stored).all()
-        reports = {(row.run_id, row.choice): row.measured for row in rows}  # the last block of each
+        # Later blocks replace earlier blocks, so the last block of each choice remains.
+        reports = {(row.run_id, row.choice): row.measured for row in rows}
         trials_by_config: dict[tuple[int, ...], Trial] = {}
         for text in reports.values():
             with suppress(ValidationError, ValueError):
-                # A report measures the chosen schedule first, then the baseline.
+                # The last block measures the chosen schedule first, then the baseline.
                 first = min(_MEASURED.validate_json(text), key=lambda one: (one.turn, one.slot))
                 if first.source == TRIAL and self._fit([first.config]):
                     trials_by_config[first.config] = first.trial
@@ -381,10 +420,13 @@ class StoredRun:
         }
 
     def first_run_of(self, config: Sequence[int]) -> tuple[str, int] | None:
-        """Return the ID of the first run that measured a config, and that run's number of trials.
+        """Find the first run of this workload on this target that measured a config.
 
-        All runs of this workload on this target are searched. Returns None if no run measured the
-        config.
+        Args:
+            config: knob indices.
+
+        Returns:
+            ID of the run and its number of trials, or None if no run measured the config.
         """
         rows = self._trials(of_others=True)
         number = next((row["id"] for row in rows if row["config"] == list(config)), None)
@@ -440,7 +482,7 @@ class StoredRun:
         return [row for row in good if row["id"] not in reasons]
 
     def _misfit(self, row: TrialRow) -> str:
-        """Return why a trial does not fit the space; empty if it does."""
+        """Return the reason why a trial does not fit the space, or "" if it fits."""
         if not self._fit([row["config"]]):
             return f"its config is not in the space {self.space.name}"
         if row["knobs"] != self.space.describe(row["config"]):
@@ -460,7 +502,7 @@ class StoredRun:
         )
 
     def _by_index(self, rows: Sequence[TrialRow]) -> list[tuple[int, TrialRow]]:
-        """Return each trial with the flat index of its config."""
+        """Pair each trial with the flat index of its config."""
         if not rows:
             return []
         flat = self.space.ravel(np.array([row["config"] for row in rows], dtype=np.int32))

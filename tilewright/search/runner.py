@@ -1,7 +1,7 @@
 """Runner that executes the steps of a run in this process.
 
-`tasks.runner_prefect` has a subclass that shows the steps in a workflow engine and keeps their
-results.
+`tasks.runner_prefect` has a subclass that displays the steps in the workflow engine Prefect and
+caches their results.
 """
 
 from __future__ import annotations
@@ -16,22 +16,34 @@ Y = TypeVar("Y")
 
 
 class LocalRunner:
-    """Executes each step immediately in this process. `emit` receives the events."""
+    """Runner that executes each step immediately in this process.
+
+    Args:
+        emit: callback that receives the events.
+    """
 
     def __init__(self, emit: Listener = ignore) -> None:
         self.emit = emit
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
-        """Call `step` with the given arguments and report it. Errors of the step are passed on."""
+        """Call `step` with the given arguments and emit a `StageBegan` event.
+
+        Exceptions of the step are not caught.
+        """
         self.emit(StageBegan(step.__name__))
         return step(*given)
 
     def call(self, step: Callable[..., T], *given: Any) -> T:
-        """Call a step without reporting it."""
+        """Call a step without emitting an event."""
         return step(*given)
 
     def workload(
         self, flow: Callable[..., Generator[Y, None, T]], *given: Any
     ) -> Generator[Y, None, T]:
-        """Run the steps of one workload: call `flow` with this runner and the given arguments."""
+        """Start the flow that tunes one workload.
+
+        Args:
+            flow: generator function that takes this runner, followed by `given`.
+            *given: arguments of the flow.
+        """
         return flow(self, *given)

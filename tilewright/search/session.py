@@ -1,4 +1,4 @@
-"""State of a run: the session of a task, and the batch of a round. Both are immutable."""
+"""Immutable state of a run: the session of a task, and the batch of a round."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tilewright.targets.base import Configs, Lowered, Measurements
 
 @dataclass(frozen=True)
 class Batch:
-    """One round: the configs to measure, their programs and hidden features, and the measurements.
+    """The configs of one round: their programs, hidden features, predictions and measurements.
 
-    A tuner with Model A lowers more configs than it measures. The fields `unmeasured_…` describe
-    the configs that were lowered and not chosen. A batch that was read from the trial store has
-    neither reasons nor scores.
+    A tuner with Model A lowers more configs than it measures. The attributes `unmeasured_…`
+    describe the configs that were lowered but not chosen. A batch that was read from the trial
+    store has neither reasons nor scores.
 
     Attributes:
         rows: the configs to measure, lowered.
@@ -30,7 +30,7 @@ class Batch:
         candidates: number of configs that the tuner proposed.
         vetoed: number of configs that Model V, the validity classifier, vetoed.
         unmeasured_compiled: unmeasured configs that compiled and that a later round may measure,
-            without their programs; None if the tuner keeps none.
+            without their programs; None if the tuner does not keep them.
         measured: the measurements of `rows`; None before they were made.
         stage_seconds: duration of each step in seconds.
     """
@@ -47,12 +47,16 @@ class Batch:
     stage_seconds: dict[str, float] = field(default_factory=dict)
 
     def measurements(self) -> Measurements:
-        """Return the measurements of a batch that was measured."""
+        """Return the measurements of the batch, which must have been measured."""
         assert self.measured is not None, "the batch was not measured"
         return self.measured
 
     def take(self, rows: NDArray[np.int64]) -> Batch:
-        """Return the batch with only the given rows, by indices (n,)."""
+        """Return the batch with only the given rows.
+
+        Args:
+            rows: indices of the rows to keep, shape (n,).
+        """
         return replace(
             self,
             rows=self.rows.rows(rows),
@@ -68,9 +72,9 @@ class Session:
     Attributes:
         history: the trials.
         models: state that the tuner carries from round to round.
-        unlearned: histories after each round that the models have not learned from.
-            `flows.tuning.learn` retrains the models before they are next needed.
-        begun: whether the tuner's `begin` was called.
+        unlearned: the history after each round from which the models have not learned yet.
+            `flows.tuning.learn` retrains the models before they are needed next.
+        begun: whether the tuner's method `begin` was called.
     """
 
     history: History
@@ -82,30 +86,44 @@ class Session:
     def start(task: Task, models: ExplorerState | None = None) -> Session:
         """Return the session before the first round.
 
-        `models` is a state that was learned elsewhere.
+        Args:
+            task: the task to tune.
+            models: a tuner's state that was learned elsewhere, if there is one.
         """
         return Session(History.empty(task.problem.space), models or ExplorerState())
 
     def extend(self, batch: Batch) -> Session:
-        """Return the session after a measured batch."""
+        """Return the session after a batch was measured.
+
+        Args:
+            batch: the measured batch.
+        """
         history = self.history.extend(
             batch.rows, batch.measurements(), batch.unmeasured_failed, batch.unmeasured_compiled
         )
         return replace(self, history=history, unlearned=(*self.unlearned, history))
 
     def with_begun(self, models: ExplorerState) -> Session:
-        """Return the session after the tuner's `begin` was called."""
+        """Return the session with the tuner's state before the first round.
+
+        Args:
+            models: the state that the tuner's method `begin` returned.
+        """
         return replace(self, models=models, begun=True)
 
     def with_learned(self, models: ExplorerState) -> Session:
-        """Return the session after the models learned from the first unlearned round."""
+        """Return the session with retrained models.
+
+        Args:
+            models: the tuner's state after it learned from the first round of `unlearned`.
+        """
         return replace(self, models=models, unlearned=self.unlearned[1:])
 
     def with_shared(self, state: ExplorerState) -> Session:
-        """Return the session before the first round, with the state from other workloads.
+        """Return the session before the first round, with knowledge from other workloads.
 
         Args:
-            state: result of `Explorer.share` on workloads of the run that are finished.
+            state: result of `Explorer.share` for the workloads of the run that are finished.
         """
         if not state.arrays:
             return self
@@ -116,7 +134,8 @@ class Session:
         """Return the session with the configs that other processes are measuring now.
 
         Args:
-            pending: configs of shape (p, knobs), or None. The tuner must not propose them.
+            pending: configs of shape (p, knobs), which the tuner must not propose; None leaves the
+                session unchanged.
         """
         if pending is None:
             return self

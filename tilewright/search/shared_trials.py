@@ -1,9 +1,10 @@
-"""Passes the trials of finished workloads to the models of later workloads.
+"""Transfer of trials from finished workloads to the models of later workloads.
 
-A network has many similar layers. Which programs compile and run, and what each counted operation
-costs, depends on the hardware more than on the layer. Models V and A of a later layer therefore
-also learn from the trials of earlier layers, of the same run or of an earlier one. The trials are
-stored as plain arrays in the state that a tuner starts with (`ExplorerState.arrays`).
+A network has many similar layers. The properties that determine whether a program compiles and
+runs, and the cost of each counted operation, depend more on the hardware than on the layer. Models
+V and A of a layer therefore also learn from the trials of other layers, which were tuned in the
+same run or in an earlier one. The trials are stored as plain arrays in the state that a tuner
+starts with (`ExplorerState.arrays`).
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ _PARTS = (
 
 @dataclass(frozen=True)
 class SharedTrials:
-    """Trials of another workload, in the form that the shared models use.
+    """Trials of another workload, as training data of the shared models.
 
     Attributes:
-        visible: features of all configs that were lowered, shape (m, columns). The rows of the
-            trials come first.
-        compiled: which of these configs compiled, shape (m,).
-        hidden: hidden features of the trials, shape (n, counters); NaN where compiling failed.
-        valid: which trials are valid, shape (n,).
+        visible: features, known before compilation, of all configs that were lowered, shape (m,
+            columns). The n trials come first, followed by unmeasured configs.
+        compiled: whether each of these configs compiled, shape (m,).
+        hidden: hidden features of the trials, shape (n, counters); NaN where compilation failed.
+        valid: whether each trial is valid, shape (n,).
         log_latency: log2 latency of the trials, shape (n,); NaN where a trial is not valid.
-        estimate: estimated log2 latency of the trials, shape (n,); NaN without an estimate.
+        estimate: estimated log2 latency of the trials, shape (n,); NaN if there is no estimate.
     """
 
     visible: Features
@@ -64,11 +65,14 @@ class SharedTrials:
 
 
 def with_trials(state: ExplorerState, trials: SharedTrials) -> ExplorerState:
-    """Return a tuner's state with the trials of one more workload added.
+    """Add the trials of one more workload to a tuner's state.
 
     Args:
         state: state that earlier workloads have shared.
         trials: trials of the finished workload.
+
+    Returns:
+        The new state.
     """
     values = (
         trials.visible.matrix, _column_descriptions(trials.visible), trials.compiled,
@@ -81,7 +85,14 @@ def with_trials(state: ExplorerState, trials: SharedTrials) -> ExplorerState:
 
 
 def trials_in(state: ExplorerState) -> list[SharedTrials]:
-    """Return the trials of earlier workloads in a tuner's state, in the order of addition."""
+    """Read the trials of earlier workloads from a tuner's state.
+
+    Args:
+        state: state to which `with_trials` added workloads.
+
+    Returns:
+        Trials of each workload, in the order of addition.
+    """
     shared: list[SharedTrials] = []
     while _name(len(shared), _PARTS[0]) in state.arrays:
         visible, columns, compiled, hidden, counters, valid, log_latency, estimate = (
@@ -105,10 +116,11 @@ def scale_to_hardware(
 ) -> SharedTrials:
     """Scale the features of trials on other hardware, so that models of this hardware can use them.
 
-    Model A predicts the cost of a program. Counted bytes are multiplied by the ratio of the bus
-    widths, so that a byte costs the same time on both machines. Model V predicts which tiles fit
-    the scratchpads. Tile sizes are multiplied by the ratio of the scratchpad sizes. If the
-    scratchpad sizes of either machine are unknown, the features of Model V are removed.
+    - Model A predicts the cost of a program. Byte counts are multiplied by the ratio of the bus
+      widths, so that one counted byte takes the same time on both machines.
+    - Model V predicts whether tiles fit the scratchpads. Tile sizes are multiplied by the ratio of
+      the scratchpad sizes. If the scratchpad sizes of either machine are unknown, the features of
+      Model V are removed.
 
     Args:
         trials: trials that were measured on the other hardware.
@@ -133,7 +145,7 @@ def scale_to_hardware(
 
 
 def _column_descriptions(features: Features) -> NDArray[np.str_]:
-    """Return the descriptions of the columns as JSON."""
+    """Serialise the descriptions of the columns as a JSON string in an array of shape (1,)."""
     return np.array([json.dumps([asdict(column) for column in features.columns])], dtype=np.str_)
 
 

@@ -1,4 +1,4 @@
-"""The task of tuning a workload, and the key under which its trials are stored."""
+"""The task of tuning one workload, and the key under which its trials are stored."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ RunKey = tuple[str, str, str]
 class Task(Protocol):
     """A workload, a target and a tuner: the fixed input of every step of a round.
 
-    In a run of the command it is a `tuning.tuning_task.TuningTask`, on a target such as
-    `targets.vta.target.VtaTarget`, with the tuner `search.tuners.ml2tuner.ML2Tuner` unless another
-    tuner is chosen.
+    In a run of the command line, the task is a `tuning.tuning_task.TuningTask`. Its target is for
+    example `targets.vta.target.VtaTarget`. Its default tuner is `search.tuners.ml2tuner.ML2Tuner`.
     """
 
     @property
@@ -36,7 +35,7 @@ class Task(Protocol):
 
     @property
     def problem(self) -> Problem:
-        """Problem that the tuner solves: the workload and its space, with a seed."""
+        """Problem that the tuner solves: the workload, its search space and a seed."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class GivenTask:
 
 
 def make_task(target: Target, workload: Workload, explorer: Explorer, seed: int) -> GivenTask:
-    """Return the task of tuning a workload, with its target and tuner as objects.
+    """Build the task of tuning a workload from a target and a tuner.
 
     Args:
         target: target that compiles and measures the programs.
@@ -66,18 +65,23 @@ def make_task(target: Target, workload: Workload, explorer: Explorer, seed: int)
         seed: seed of all random generators.
 
     Raises:
-        WorkloadError: the target has no schedule for the workload.
+        WorkloadError: the target has no schedule space for the workload.
     """
     return GivenTask(target, explorer, problem_of(target, workload, seed))
 
 
 def problem_of(target: Target, workload: Workload, seed: int) -> Problem:
-    """Return the tuning problem of a workload on a target.
+    """Build the tuning problem of a workload on a target.
 
-    It includes closed-form estimates and the cost of trials, if the target offers them.
+    The problem includes closed-form estimates and the cost of trials, if the target offers them.
+
+    Args:
+        target: target that compiles and measures the programs.
+        workload: the workload to tune.
+        seed: seed of all random generators.
 
     Raises:
-        WorkloadError: the target has no schedule for the workload.
+        WorkloadError: the target has no schedule space for the workload.
     """
     estimates, priced = capability(target, Estimates), capability(target, HasCosts)
     return Problem(
@@ -92,17 +96,29 @@ def problem_of(target: Target, workload: Workload, seed: int) -> Problem:
 
 
 def run_id(explorer: Explorer, seed: int, batch: int) -> str:
-    """Return the ID of a run: a hash of the tuner, its options, the seed and the batch size."""
+    """Compute the ID of a run: a hash of the tuner, its options, the seed and the batch size.
+
+    Args:
+        explorer: the tuner.
+        seed: seed of all random generators.
+        batch: number of trials per round.
+
+    Returns:
+        Twelve hexadecimal digits.
+    """
     options = explorer.options.model_dump(mode="json")
     text = json.dumps([explorer.name, options, seed, batch], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def shared_key(key: RunKey) -> RunKey:
-    """Return the key of a run that several processes share.
+    """Return the key of the shared variant of a run, on which several processes work.
 
-    It differs from the key of a run by one process with the same settings, because only the latter
-    can be repeated trial by trial.
+    The key differs from that of a run by a single process with the same settings. Only a run by a
+    single process is reproducible trial by trial.
+
+    Args:
+        key: key of the run by a single process.
     """
     workload, target, run = key
     return workload, target, f"{run}-shared"

@@ -1,7 +1,8 @@
-"""Rows of a trial store, and the values that each column may hold.
+"""Types of the rows of a trial store, with the values that each column may hold.
 
-A database may come from other people, and SQLite stores any value in any column. Every row is
-therefore checked when it is read. `search.run_record` checks what depends on the schedule space.
+A database may come from other people, and SQLite stores any value in any column. Therefore, every
+row is checked when it is read. The module `search.run_record` additionally checks whether configs
+lie in the schedule space.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ _STRICT = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 @final
 @with_config(_STRICT)
 class TrialRow(TypedDict):
-    """A row of a measured config.
+    """Database row of a trial.
 
     Attributes:
         id: ID of the row.
         round: index of the round.
-        slot: position within the round.
+        slot: position of the trial within the round.
         config: knob indices.
         knobs: knob values by name.
         status: status of the measurement.
         reason: reason for a failure.
-        cycles: measured cycles, or -1 if none were counted.
-        seconds: measured seconds, or None unless the status is `valid`.
+        cycles: measured cycles, or -1 if the target does not count cycles.
+        seconds: measured seconds; None unless the status is `valid`.
         repeats: seconds of each repetition.
     """
 
@@ -65,15 +66,15 @@ class TrialRow(TypedDict):
 @final
 @with_config(_STRICT)
 class RoundRow(TypedDict):
-    """A row of a finished round.
+    """Database row of a finished round.
 
     Attributes:
         round: index of the round.
-        trials: number of its trials.
+        trials: number of trials of the round.
         lowered: number of configs that were lowered but not measured.
         failed: configs among `lowered` that did not compile.
-        errors: errors of the models that chose the round, by name.
-        compiled: configs among `lowered` that compiled and may still be measured.
+        errors: errors of the predictions by the models that chose the round's configs, by name.
+        compiled: configs among `lowered` that compiled and may be measured in a later round.
     """
 
     round: _Count
@@ -93,7 +94,7 @@ def check_rows(kind: type[R], rows: Sequence[Mapping[Any, Any]]) -> tuple[list[R
     """Parse database rows and separate valid rows from invalid ones.
 
     Args:
-        kind: type of the rows, `TrialRow` or another `TypedDict`, which defines the allowed values.
+        kind: type of the rows, `TrialRow` or `RoundRow`, which defines the allowed values.
         rows: rows as they are stored.
 
     Returns:
@@ -117,7 +118,11 @@ def check_rows(kind: type[R], rows: Sequence[Mapping[Any, Any]]) -> tuple[list[R
 
 
 def trial_of(row: TrialRow) -> Trial:
-    """Return the measurement that a row holds."""
+    """Convert a database row to a trial.
+
+    Args:
+        row: the parsed row.
+    """
     seconds, *repeats = (
         float("nan") if value is None else value for value in (row["seconds"], *row["repeats"])
     )
@@ -125,8 +130,15 @@ def trial_of(row: TrialRow) -> Trial:
 
 
 def measured_columns(trial: Trial) -> dict[str, Any]:
-    """Return the columns of a row that hold a measurement. `trial_of` is the inverse."""
-    # PostgreSQL stores neither half characters nor zero bytes in text.
+    """Convert a trial to the columns of a database row. `trial_of` is the inverse.
+
+    Args:
+        trial: the trial.
+
+    Returns:
+        Values by column name.
+    """
+    # PostgreSQL rejects lone surrogates and zero bytes in text.
     reason = trial.reason[:MAX_REASON].encode("utf-8", "replace").decode().replace("\0", "?")
     seconds, *repeats = (
         value if abs(value) < float("inf") else None for value in (trial.seconds, *trial.repeats)
@@ -138,7 +150,7 @@ def measured_columns(trial: Trial) -> dict[str, Any]:
 
 
 def to_json_text(value: object) -> str:
-    """Return a value as JSON text. Equal values give equal texts."""
+    """Serialise a value as compact JSON. Equal values give equal texts."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
@@ -148,7 +160,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _contradiction(row: TrialRow | RoundRow) -> str:
-    """Return why the columns of a row contradict each other, or "" if they do not."""
+    """Return the reason why the columns of a row contradict each other, or "" if they do not."""
     if "failed" in row:
         known = len(row["failed"]) + len(row["compiled"])
         return "more configs failed or compiled than were lowered" if known > row["lowered"] else ""

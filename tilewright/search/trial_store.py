@@ -1,15 +1,15 @@
-"""Database of the trials of an output directory. A resumed run reads nothing else.
+"""Database of the trials of an output directory. It is all that is needed to resume a run.
 
 The database is the SQLite file `trials.sqlite` in the output directory. A team can keep the trials
-of all its output directories in one PostgreSQL database; the file then holds the address of that
-database and the ID of the directory there. A trial counts once its transaction is committed, so a
-process may die at any time.
+of all its output directories in one PostgreSQL database. The SQLite file then contains only the URL
+of this database and the ID of the output directory in it. A trial is durable as soon as its
+transaction is committed, so a process may be killed at any time.
 
-Only one command at a time writes to an output directory: its owner, which is a row with a
-heartbeat. Each of the owner's transactions first checks that the row still belongs to it. Processes
-that share a run (`search.run_record`) need no owner, because each claims configs in a transaction.
-Clocks of different machines are never compared: a process on another machine counts as alive if its
-row changes.
+Only one command at a time may write to an output directory: its owner. Ownership is a database row
+that the owner updates regularly (a heartbeat). Each transaction of the owner first checks that the
+row still belongs to it. Processes that share a run (`search.run_record`) do not need ownership,
+because each of them claims configs in a transaction. Clocks of different machines are never
+compared: an owner on another machine is considered alive if its row changes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ BUSY_SECONDS = 600
 """How long a transaction waits for those of other processes, in seconds."""
 POSTGRES = "postgresql+psycopg"
 TOLD_ROWS = 5
-_LOCK = 7108  # any number that other programs do not lock in the same PostgreSQL database
+_LOCK = 7108  # arbitrary ID of an advisory lock; other programs must not use it in the database
 
 _TABLES = sa.MetaData()
 _ID = sa.BigInteger().with_variant(sa.Integer, "sqlite")
@@ -67,7 +67,7 @@ _ID = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 def _table(
     name: str, texts: str, numbers: str = "", *more: sa.Column[Any], run: bool = True
 ) -> sa.Table:
-    """Define a table with an ID, a run ID, and columns of texts and integers.
+    """Define a table with an ID, an optional run ID, text columns and integer columns.
 
     Args:
         name: name of the table.
@@ -96,7 +96,7 @@ TRIALS = _table(
 )  # fmt: skip
 ROUNDS = _table(
     "trial_rounds", "failed errors", "round trials lowered", _rejected_column(),
-    # Version 2 added it at the end, as ALTER TABLE does.
+    # The last column, because version 2 adds it with ALTER TABLE.
     sa.Column("compiled", sa.Text, nullable=False, server_default="[]"),
 )  # fmt: skip
 VALIDATIONS = _table("trial_validations", "choice measured", "block", _rejected_column())
@@ -126,7 +126,7 @@ class TrialStoreError(TilewrightError):
 
 
 class StoreDamaged(TrialStoreError):
-    """SQLite cannot read the file as a database of trials."""
+    """The SQLite file is damaged or is not a trial database."""
 
 
 class RunInUse(TilewrightError):
@@ -134,11 +134,11 @@ class RunInUse(TilewrightError):
 
 
 class _OpenConnections(threading.local):
-    """Database connections that are open in the present thread.
+    """Database connections that are open in the current thread.
 
     Attributes:
-        writer: connection of the present transaction, if there is one.
-        reader: connection of the present read, if there is one.
+        writer: connection of the current write transaction, if there is one.
+        reader: connection of the current read, if there is one.
     """
 
     writer: sa.Connection | None = None
@@ -146,23 +146,23 @@ class _OpenConnections(threading.local):
 
 
 class TrialStore:
-    """Trials of one output directory. Use it as a context manager.
+    """The trials of one output directory. Use it as a context manager.
 
-    `problems` lists data in the database that cannot be used. `version` is the version of its
-    tables when it was opened, or 0 if it had none.
+    The attribute `problems` lists data in the database that cannot be used. The attribute `version`
+    is the version of the tables when the store was opened, or 0 if there were no tables.
 
     Args:
-        place: the SQLite file, or the URL of a PostgreSQL database.
-        folder: ID of the output directory in that database.
-        own: whether to own the output directory until the store is closed.
-        read_only: whether to change nothing. No owner is needed then.
-        lease_seconds: time without a heartbeat after which an owner whose process is not visible
-            from here counts as dead.
+        place: path of the SQLite file, or the URL of a PostgreSQL database.
+        folder: ID of the output directory in a PostgreSQL database.
+        own: whether to become the owner of the output directory until the store is closed.
+        read_only: whether to open the store for reading only, which needs no ownership.
+        lease_seconds: time without a heartbeat after which an owner counts as dead if its process
+            cannot be observed from this machine.
 
     Raises:
         RunInUse: another command owns the output directory.
         TrialStoreError: the database cannot be read or written, or has an unsupported version.
-        UnsafeFile: the path of the file is not a plain file.
+        UnsafeFile: the path is not a plain file.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class TrialStore:
         """Give up ownership and close the connections. Committed data is already on disk."""
         self._closed.set()
         if self._pid != os.getpid():
-            return  # a fork: the connections are its parent's
+            return  # in a forked process, the connections belong to the parent
         if self._token:
             with suppress(TilewrightError), self.transaction() as connection:
                 connection.execute(sa.delete(OWNERS).where(OWNERS.c.token == self._token))
@@ -216,9 +216,9 @@ class TrialStore:
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
-        """Return a context for writing in a transaction, exclusively for this output directory.
+        """Return a context manager for a write transaction that locks this output directory.
 
-        A transaction within another one of the same thread becomes part of it.
+        A transaction within another transaction of the same thread becomes part of it.
 
         Raises:
             TrialStoreError: the database cannot be written.
@@ -242,12 +242,12 @@ class TrialStore:
 
     @contextmanager
     def read_snapshot(self) -> Iterator[sa.Connection]:
-        """Return a context for reading a consistent state.
+        """Return a context manager for reading a consistent state of the database.
 
         Raises:
             TrialStoreError: the database cannot be read.
         """
-        # A second connection of this thread could wait for a writer that waits for the first one.
+        # A second connection could deadlock: it waits for a writer that waits for the first one.
         if (current := self._open.writer or self._open.reader) is not None:
             yield current
             return
@@ -261,7 +261,7 @@ class TrialStore:
 
     @contextmanager
     def _explain_errors(self) -> Iterator[None]:
-        """Convert errors of a database into `TrialStoreError`s that say what to do next."""
+        """Convert database errors to `TrialStoreError`s that suggest what to do next."""
         try:
             yield
         except (SQLAlchemyError, sqlite3.Error, ImportError, UnicodeError) as error:
@@ -276,9 +276,9 @@ class TrialStore:
             raise kind(f"cannot use the trials in {self}: {text}; {step}") from None
 
     def _check_usable(self) -> None:
-        """Check that this process opened the store and that the file was not replaced since.
+        """Check that this process opened the store and that the file has not been replaced since.
 
-        Without this check, data could be written to a file that was already removed.
+        Without this check, data could be written to a file that has already been removed.
 
         Raises:
             RunInUse: the store was opened by the parent of this forked process.
@@ -350,7 +350,7 @@ class TrialStore:
     def _create(self) -> None:
         """Create the tables, or migrate those of an earlier version."""
         with self.transaction() as connection:
-            if self._url:  # each output directory has a lock of its own
+            if self._url:  # transactions lock only one output directory, but the tables are common
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
             if not sa.inspect(connection).has_table(ABOUT.name):
                 _TABLES.create_all(connection)
@@ -368,7 +368,7 @@ class TrialStore:
         return version
 
     def note(self, name: str, value: str = "") -> str:
-        """Read a named value of the database, after writing it if a value is given.
+        """Read a named value of the database. If a value is given, store it first.
 
         Args:
             name: name of the value.
@@ -388,9 +388,11 @@ class TrialStore:
     # -- the owner ------------------------------------------------------------------------------
 
     def describe_owner(self) -> str | None:
-        """Return a description of the command that owns the output directory; None if none does.
+        """Describe the command that owns the output directory.
 
-        A command whose process is not visible from here may already have ended.
+        Returns:
+            The description, or None if there is no owner. An owner whose process cannot be observed
+            from this machine is included, although it may have ended.
         """
         with self.read_snapshot() as connection:
             row = connection.execute(
@@ -400,9 +402,12 @@ class TrialStore:
         return None if stamp is None or stamp.is_alive() is False else stamp.describe()
 
     def sharing(self) -> str | None:
-        """Return a description of a process that measures configs of a shared run, or None.
+        """Describe a process that is measuring configs of a shared run in this output directory.
 
         Processes that share a run do not own the output directory.
+
+        Returns:
+            The description of one process, or None if there is none.
         """
         mine = sa.select(RUNS.c.id).where(RUNS.c.folder == self.folder)
         with self.read_snapshot() as connection:
@@ -412,9 +417,13 @@ class TrialStore:
         return alive[0].describe() if alive else None
 
     def _take(self) -> None:
-        """Become the owner.
+        """Become the owner of the output directory.
 
-        An owner whose process is not visible gets the time for one heartbeat first.
+        If the process of the present owner cannot be observed, this method first waits for a
+        heartbeat, at most for the lease time.
+
+        Raises:
+            RunInUse: the present owner is alive.
         """
         token, first, deadline = uuid.uuid4().hex, None, 0.0
         mine = OWNERS.c.folder == self.folder
@@ -461,7 +470,7 @@ class TrialStore:
     # -- trials ---------------------------------------------------------------------------------
 
     def runs(self) -> dict[int, RunKey]:
-        """Return the runs of the output directory by ID, in the order in which they were added."""
+        """Return the keys of this output directory's runs by run ID, in the order of addition."""
         mine = sa.select(RUNS).where(RUNS.c.folder == self.folder).order_by(RUNS.c.id)
         with self.read_snapshot() as connection:
             return {
@@ -470,7 +479,14 @@ class TrialStore:
             }
 
     def add_runs(self, keys: Sequence[RunKey]) -> dict[RunKey, int]:
-        """Add the runs that the database does not have yet, and return the IDs of all of them."""
+        """Add the runs that the database does not contain yet.
+
+        Args:
+            keys: keys of the runs.
+
+        Returns:
+            IDs of all these runs by key.
+        """
         with self.transaction() as connection:
             known = {key: number for number, key in self.runs().items()}
             for key in keys:
@@ -483,11 +499,11 @@ class TrialStore:
     def frame(self, keys: Sequence[RunKey] | None = None) -> pd.DataFrame:
         """Return the trials as a data frame with one row per trial and the columns `COLUMNS`.
 
-        Trials are in order and numbered within each run. Rows that cannot be used are left out and
-        reported in `problems`.
+        Within each run, trials are in order and numbered from 0. Rows that cannot be used are left
+        out and reported in `problems`.
 
         Args:
-            keys: runs whose trials to return; all runs by default.
+            keys: keys of the runs to return; all runs by default.
         """
         numbers = {key: number for number, key in self.runs().items()}
         rows: list[list[object]] = []
@@ -507,14 +523,14 @@ class TrialStore:
         )
 
     def report_rejected(self, rejected: Sequence[Rejected]) -> None:
-        """Report rejected rows in `problems`."""
+        """Add messages about rejected rows to `problems`."""
         texts = [f"{self}: ignored a trial: {reason}" for _, reason in rejected[:TOLD_ROWS]]
         if len(rejected) > TOLD_ROWS:
             texts.append(f"{self}: ignored {len(rejected) - TOLD_ROWS} more trials")
         self.problems += [text for text in texts if text not in self.problems]
 
     def clear(self) -> None:
-        """Remove all trials of the output directory."""
+        """Delete all trials of the output directory."""
         with self.transaction() as connection:
             mine = sa.select(RUNS.c.id).where(RUNS.c.folder == self.folder)
             for table in (TRIALS, ROUNDS, VALIDATIONS, CLAIMS):
@@ -522,9 +538,13 @@ class TrialStore:
             connection.execute(sa.delete(RUNS).where(RUNS.c.folder == self.folder))
 
     def import_ledger(self, path: Path) -> None:
-        """Add the trials of a ledger that an earlier version wrote, unless this was done before.
+        """Import the trials of a ledger, the file format of earlier versions.
 
-        The ledger stays as it is, so records that cannot be used are not lost.
+        Nothing happens if the ledger was imported before. The ledger file is kept, so that records
+        that cannot be used are not lost.
+
+        Args:
+            path: the ledger file.
 
         Raises:
             TrialStoreError: the ledger has an unsupported version, or the trials cannot be written.
@@ -539,7 +559,7 @@ class TrialStore:
             raise TrialStoreError(contents.refusal)
         with self.transaction() as connection:
             if self.note(imported):
-                return  # another command was faster
+                return  # another command has imported the ledger meanwhile
             runs = self.add_runs([key for key, _ in contents.trials + contents.rounds])
             for table, result in ((TRIALS, contents.trials), (ROUNDS, contents.rounds)):
                 if result:
@@ -549,17 +569,18 @@ class TrialStore:
         self.report_rejected(contents.rejected)
 
     def postgres_location(self) -> tuple[str, str] | None:
-        """Return the PostgreSQL database that holds the trials of this output directory.
+        """Return the PostgreSQL database that contains the trials of this output directory.
 
         Returns:
-            Its URL and the ID of the directory there, or None if the trials are in this file.
+            URL of the database and ID of the output directory in it, or None if the trials are in
+            the SQLite file.
         """
         url = self.note("url")
         return (url, self.note("folder")) if url else None
 
 
 def stamp_in(row: Mapping[Any, Any]) -> ProcessStamp | None:
-    """Return the process that a row describes, or None if the row describes none."""
+    """Return the process that a database row describes, or None if its columns are invalid."""
     pid, started = row["pid"], row["started"]
     if not isinstance(pid, int) or not isinstance(started, int):
         return None
@@ -573,12 +594,15 @@ def stamp_in(row: Mapping[Any, Any]) -> ProcessStamp | None:
 def open_store(
     folder: Path, url: str = "", *, fresh: bool = False, own: bool = True
 ) -> Iterator[TrialStore]:
-    """Open the trials of an output directory for writing. Ledgers of earlier versions are imported.
+    """Return a context manager that opens the trials of an output directory for writing.
+
+    Ledgers of earlier versions are imported.
 
     Args:
         folder: the output directory.
         url: PostgreSQL database in which a new output directory keeps its trials; if empty, the
-            trials are kept in the directory.
+            trials are kept in the directory. Output directories that already have trials keep them
+            where they are.
         fresh: whether to move a damaged file aside and start a new one.
         own: whether to become the owner of the output directory.
 
@@ -597,7 +621,7 @@ def open_store(
                     os.replace(folder / f"{FILE}{suffix}", folder / f"damaged-{FILE}{suffix}")
             local = TrialStore(folder / FILE, own=own)
         store = stack.enter_context(local)
-        with local.transaction():  # of commands that start at once, one says where trials are kept
+        with local.transaction():  # if commands start at the same time, only one sets the location
             if url and not local.postgres_location() and not local.runs():
                 number = uuid.uuid4().hex
                 TrialStore(url, number, own=False).close()
@@ -617,10 +641,15 @@ def open_store(
 
 @contextmanager
 def read_store(folder: Path) -> Iterator[TrialStore]:
-    """Open the trials of an output directory for reading, even while a command works there.
+    """Return a context manager that opens the trials of an output directory for reading.
+
+    The trials can be read while a command is writing them.
+
+    Args:
+        folder: the output directory.
 
     Raises:
-        FileNotFoundError: the directory holds no trials.
+        FileNotFoundError: the directory contains no trials.
         TrialStoreError: the database cannot be read.
     """
     with ExitStack() as stack:
@@ -639,7 +668,7 @@ def read_store(folder: Path) -> Iterator[TrialStore]:
 
 
 def _reader(place: Path | str, folder: str = "") -> TrialStore:
-    """Return a read-only store, after migrating the tables of an earlier version."""
+    """Open a store for reading, after migrating tables of an earlier version."""
     store = TrialStore(place, folder, read_only=True)
     if 0 < store.version < TRIAL_STORE.written:
         store.close()
@@ -687,10 +716,16 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def use_write_ahead_log(connection: Any) -> str:
-    """Enable SQLite's write-ahead log, so that readers can read while somebody writes.
+    """Enable SQLite's write-ahead log, so that readers are not blocked by a writer.
 
-    File systems that do not support it get the older rollback journal, which is just as safe.
-    Returns the journal mode.
+    If the file system does not support it, the older rollback journal is used, which is just as
+    safe.
+
+    Args:
+        connection: an SQLite connection.
+
+    Returns:
+        The journal mode, or "" if neither could be set.
     """
     for mode in ("WAL", "DELETE"):
         with suppress(sqlite3.OperationalError):
@@ -699,9 +734,9 @@ def use_write_ahead_log(connection: Any) -> str:
 
 
 def _leave_one_file(path: Path) -> None:
-    """Merge the write-ahead log into the database, so that the file can be copied alone.
+    """Merge the write-ahead log into the database, so that the file can be copied on its own.
 
-    If another process has the database open, that process does so when it ends.
+    If another process has the database open, the log is merged when that process closes it.
     """
     with suppress(sqlite3.Error), closing(_connect(path, "rw")) as connection:
         connection.execute("PRAGMA busy_timeout=0")

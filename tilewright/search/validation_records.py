@@ -1,8 +1,9 @@
-"""Validation measurements of a run's final choice, on targets whose measurements vary.
+"""Validation measurements, which determine a run's final choice on noisy targets.
 
-They measure the configs among which a run chooses, and the chosen config. The trial store keeps
-them separately from the trials, so that a finished choice is not repeated. They do not count as
-trials and train no model. Each belongs to one choice, whose name includes its configs.
+If measurements vary, the best configs of a run are measured again before one of them is chosen. The
+trial store keeps these validation measurements separately from the trials, so that a finished
+choice is not repeated when a run is resumed. They do not count as trials, and no model learns from
+them. Each measurement belongs to one choice, whose name includes the compared configs.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ TRIAL = "trial"
 
 @dataclass(frozen=True)
 class ValidationMeasurement:
-    """One validation measurement.
+    """One validation measurement of one schedule.
 
     Attributes:
-        block: index of the block of turns.
-        turn: index of the turn within the block.
-        slot: position among the schedules that are measured in turn.
-        source: where the schedule comes from, as in `tuning.results.Schedule`.
+        block: index of the block, a series of turns.
+        turn: index of the turn within the block. In a turn, every schedule is measured once.
+        slot: index of the schedule among the compared schedules.
+        source: origin of the schedule, as in `tuning.results.Schedule`.
         config: config of the schedule.
         trial: the measurement.
         took: duration of the measurement in seconds.

@@ -1,11 +1,11 @@
-"""Tuning runs: from options to an output directory.
+"""Tuning runs, from the options to the files of an output directory.
 
     from tilewright.flows.tuning import tune_network
 
     tuned = tune_network(LocalRunner(emit=print), TuningOptions.parse(model="mine.onnx"))
 
-Repeating a call resumes a run that was stopped. This package does not depend on Prefect, MLflow or
-a terminal.
+Repeating the same call resumes a run that was stopped. This package depends neither on Prefect nor
+on MLflow nor on a terminal.
 """
 
 from tilewright.tuning.options import TuningOptions

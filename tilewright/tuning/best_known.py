@@ -1,8 +1,8 @@
-"""Selection of the best schedule in an output directory, whichever run found it.
+"""Selection of the best schedule that any run in an output directory has found.
 
-Runs with different tuners, seeds or numbers of trials share an output directory and its trial
-store. If a run ends with a slower schedule than an earlier run had, it keeps the earlier schedule,
-and its summary says which run found it.
+Runs with different tuners, seeds or numbers of trials can share an output directory and its trial
+store. If a run ends with a slower schedule than an earlier run, the earlier schedule is kept, and
+the summary names the run that found it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tilewright.tuning.verification import latency_of_trial, reproduces
 
 
 def describe_run(store: TrialStore, task: TuningTask) -> None:
-    """Record in the trial store which tuner and seed made a run.
+    """Store the tuner and the seed of a run in the trial store.
 
-    The store identifies the run only by a digest of these settings.
+    Otherwise, the store identifies the run only by a digest of its settings.
 
     Args:
         store: the trial store.
-        task: a task of the run.
+        task: any task of the run.
     """
     name = _note_name(store, task.store_key[2])
     if not store.note(name):
@@ -47,17 +47,17 @@ def best_known(
 ) -> Schedule | None:  # fmt: skip
     """Return the fastest schedule for a workload that any run in the trial store has found.
 
-    This is for deterministic targets, on which a recorded latency can be checked exactly.
+    This function is for deterministic targets, on which a recorded latency can be checked exactly.
+    Trials whose recorded latency is wrong are corrected in the store.
 
     Args:
-        task: the workload and the run that ends.
-        record: trials of the run; its store also holds the trials of other runs.
-        chosen: the schedule that the run ends with; it is returned unless another run found a
+        task: the workload and the run that is ending.
+        record: trials of this run; its store also contains the trials of other runs.
+        chosen: the schedule that this run has chosen. It is returned unless another run found a
             faster schedule.
-        timed: trials that were measured again, by flat index; this function adds the trials that it
-            measures.
-        emit: receives notes about trials whose recorded latency differs from the present one. Such
-            trials are corrected in the store.
+        timed: trials that were measured again, by flat index. Trials that this function measures
+            are added.
+        emit: receives notes about trials whose recorded latency differs from the new measurement.
     """
     space, wrong = task.problem.space, dict[int, Trial]()
     for row in record.fastest():
@@ -87,13 +87,14 @@ def best_known(
 
 
 def earlier_winners(task: TuningTask, record: StoredRun) -> list[Schedule]:
-    """Return the schedules that won the final choices of earlier runs, on a target with noise.
+    """Return the schedules that won the final choices of earlier runs of this workload.
 
-    The next final choice measures these schedules again, together with the run's own best trials.
+    The next final choice measures these schedules again, together with the best trials of the run.
+    The list is empty on a deterministic target, which needs no final choice.
 
     Args:
         task: the workload.
-        record: trials of the run, in the store that also holds the trials of earlier runs.
+        record: trials of the run, in the store that also contains the trials of earlier runs.
     """
     if task.target.deterministic:
         return []
@@ -108,18 +109,19 @@ def earlier_winners(task: TuningTask, record: StoredRun) -> list[Schedule]:
 def run_that_found(
     task: TuningTask, record: StoredRun, history: History, chosen: Schedule | None, emit: Listener
 ) -> FoundBy | None:
-    """Return the earlier run that found the chosen schedule, and report it to `emit`.
+    """Return the earlier run that found the chosen schedule, and emit a note about it.
 
     Args:
         task: the workload.
-        record: trials of the run, in the store that also holds the trials of earlier runs.
+        record: trials of this run, in the store that also contains the trials of earlier runs.
         history: trials of this run.
         chosen: the chosen schedule, if there is one.
-        emit: receives a note about the earlier run.
+        emit: receives the note.
 
     Returns:
-        The run, with tuner and seed None if an earlier version made it. None if the schedule is
-        among the trials of this run or is not a trial.
+        The earlier run. Its tuner and seed are None if an earlier version of Tilewright made it.
+        The result is None if this run measured the schedule itself, or if the schedule is not a
+        trial.
     """
     if chosen is None or chosen.source != TRIAL:
         return None
@@ -150,5 +152,5 @@ def _schedule(task: TuningTask, config: tuple[int, ...], latency: Latency) -> Sc
 
 
 def _note_name(store: TrialStore, run: str) -> str:
-    # Each output directory in a database has notes of its own, because it locks only itself.
+    # The name includes the output directory, because a transaction locks only one directory.
     return f"run {run} {store.folder}".rstrip()

@@ -1,4 +1,4 @@
-"""First steps of a build: checks before any work, and the conversion of the network to integers."""
+"""First steps of a build: checks before any work, and quantisation of the network to integers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class BuiltArtifact:
-    """An artifact that was written.
+    """An artifact that was written to disk.
 
     Attributes:
         manifest: contents of its manifest.
@@ -55,10 +55,13 @@ class BuiltArtifact:
 
 
 def check(options: BuildOptions) -> None:
-    """Check everything that can be checked before any work.
+    """Check the options of a build as far as possible before any work starts.
+
+    Args:
+        options: options of the build.
 
     Raises:
-        ArtifactError: the output folder holds other files.
+        ArtifactError: the output folder contains other files.
         ModelFileError: the model or the calibration samples do not exist.
         PickError: the folder with schedules does not exist.
         TilewrightError: the target is unknown or cannot be built.
@@ -83,7 +86,11 @@ def check(options: BuildOptions) -> None:
 
 
 def check_program(options: BuildOptions, target: Target) -> None:
-    """Check the options of a build for an accelerator.
+    """Check that the target can run whole programs and that no CPU-only option is set.
+
+    Args:
+        options: options of the build.
+        target: the accelerator.
 
     Raises:
         ArtifactError: the target cannot run whole programs, or an option applies only to libraries
@@ -108,16 +115,16 @@ def check_program(options: BuildOptions, target: Target) -> None:
 
 @dataclass(frozen=True, eq=False)
 class IntegerNetwork:
-    """A quantised network, ready to be built.
+    """A quantised network that is ready to be built.
 
     Attributes:
-        graph: the network in integers.
-        quantisation: how it was quantised, as the manifest reports it.
+        graph: the network with integer operations.
+        quantisation: description of the quantisation, for the manifest.
         warnings: warnings for the user.
-        source: original model; the outputs are compared with its outputs.
-        samples: inputs for this comparison.
-        tolerance: bound on the relative error.
-        cpu_seconds: estimated CPU time of operators that do not run on the target, by name.
+        source: original model, whose outputs are the reference for the accuracy.
+        samples: inputs with which the accuracy is measured.
+        tolerance: largest accepted relative error of the outputs.
+        cpu_seconds: estimated CPU time, by name, of operators that do not run on the target.
         last: regions at the end of the network that onnxruntime runs.
     """
 
@@ -132,9 +139,13 @@ class IntegerNetwork:
 
 
 def read_model(options: BuildOptions) -> Network:
-    """Read a network with its weights and normalise it for all further steps.
+    """Read a network with its weights, and normalise it for all further steps.
 
-    Raises the errors of reading the model.
+    Args:
+        options: options of the build.
+
+    Raises:
+        TilewrightError: the model cannot be read.
     """
     network = load(
         options.model, options.input_shapes, options.seed, calibration=options.calibration,
@@ -148,15 +159,16 @@ def integer_network(
     options: BuildOptions, target: Target, network: Network,
     refused: Mapping[str, str] = MappingProxyType({}), *, apart: bool = False,
 ) -> IntegerNetwork:  # fmt: skip
-    """Convert a network to integers for a target.
+    """Quantise a network to integers for a target.
 
     Args:
-        options: options of the build. Fused operators follow `options.schedules`, if given.
+        options: options of the build. If `options.schedules` is given, operators are fused as in
+            the tuned folder.
         target: the target.
         network: the network.
-        refused: operators that TVM cannot compile and onnxruntime therefore runs, by name, with the
-            reason.
-        apart: whether to fuse no operators that can also run separately.
+        refused: operators that TVM cannot compile and that onnxruntime runs instead: reasons by
+            operator name.
+        apart: whether to leave all optional fusions out.
 
     Raises:
         ArtifactError: the target cannot run whole programs.
@@ -167,7 +179,8 @@ def integer_network(
 
     accelerator = Accelerator.for_target(target, "per-channel" if options.per_channel else "full")
     network = network.refusing(refused)
-    decisions = network.decisions_on(accelerator)  # before `split`, which then imports nothing
+    # The decisions come before `split`, so that `split` need not import the model.
+    decisions = network.decisions_on(accelerator)
     split = network.split()
     if split.compiled is None:
         raise NothingToOffload(why_not_compiled(network))
@@ -207,13 +220,13 @@ def integer_network(
 
 
 def _seconds(graph: IntegerGraph, of_operators: Mapping[str, float]) -> Mapping[str, float]:
-    """Return the CPU time of operators and of regions, in seconds by name.
+    """Return the estimated CPU time of operators and of regions, in seconds by name.
 
-    The time of a region, which onnxruntime runs as a whole, is the sum of its operators' times.
+    onnxruntime runs a region as a whole. The time of a region is the sum of its operators' times.
 
     Args:
-        graph: the network in integers.
-        of_operators: estimated seconds by operator.
+        graph: the network with integer operations.
+        of_operators: estimated seconds by operator name.
     """
     of_regions = {
         REGION_NAME.format(number): sum(of_operators.get(name, 0.0) for name, _ in region.operators)
@@ -225,13 +238,16 @@ def _seconds(graph: IntegerGraph, of_operators: Mapping[str, float]) -> Mapping[
 def link_artifact(
     options: BuildOptions, target: Target, made: IntegerNetwork, picks: Sequence[Pick]
 ) -> Mapping[str, Json]:
-    """Write the artifact of a network with one schedule per layer, and return its manifest.
+    """Write the artifact of a network with one schedule per layer.
 
     Args:
         options: options of the build.
         target: the target.
         made: the quantised network.
         picks: schedules, one per layer in the order of the network.
+
+    Returns:
+        The manifest of the artifact.
 
     Raises:
         ArtifactError: the error of the outputs exceeds the tolerance.
@@ -247,10 +263,10 @@ def link_artifact(
 
 
 def noisiest_layers(options: BuildOptions, made: IntegerNetwork) -> tuple[str, ...]:
-    """Choose layers to keep in float, because the outputs of a quantised network are inaccurate.
+    """Choose layers to keep in floating point, after a build whose outputs were too inaccurate.
 
-    The layers with the highest quantisation noise are chosen: as many as are already kept in float,
-    at least one.
+    The layers with the highest quantisation noise are chosen. Their number equals the number of
+    layers that are already kept in floating point, but is at least one.
 
     Args:
         options: options of the build whose outputs exceeded the tolerance.
@@ -271,7 +287,14 @@ def noisiest_layers(options: BuildOptions, made: IntegerNetwork) -> tuple[str, .
 
 
 def why_not_compiled(network: Network) -> str:
-    """Return why nothing of a network can be compiled: its first unsupported operator."""
+    """Explain why no part of a network can be compiled.
+
+    Args:
+        network: the network.
+
+    Returns:
+        The first unsupported operator with the reason, or a note that there is nothing to compile.
+    """
     causes = [cause for region in network.examined.regions for cause in region.causes]
     if not causes:
         return "it has no convolution, matrix product or pooling layer"
@@ -279,12 +302,12 @@ def why_not_compiled(network: Network) -> str:
 
 
 def _labelled(graph: IntegerGraph, labels: Mapping[str, bool], path: Path) -> IntegerGraph:
-    """Return the network with exactly those fusions made that a tuned folder was tuned for.
+    """Make exactly those optional fusions in a network that are marked in a tuned folder.
 
     Args:
-        graph: the network in integers.
-        labels: whether each optional fusion is made, by its name.
-        path: the tuned folder, for error messages.
+        graph: the network with integer operations.
+        labels: for each optional fusion, by name, whether it is made.
+        path: file of the tuned folder, for error messages.
 
     Raises:
         PickError: the network does not offer one of these fusions.
@@ -303,9 +326,10 @@ def _labelled(graph: IntegerGraph, labels: Mapping[str, bool], path: Path) -> In
 
 
 def _pool_rule(options: BuildOptions, target: Target, accelerator: Accelerator) -> PoolRule:
-    """Return the rule that decides which max-pools are merged into the convolution before them.
+    """Return the rule that decides which max-pools are merged into the preceding convolution.
 
-    It is the rule of the tuned folder, or otherwise the rule that tuning would use.
+    It is the rule of the tuned folder, if one is given, and otherwise the rule that tuning would
+    use.
     """
     if options.schedules is not None:
         return pool_rule(options.schedules, target)

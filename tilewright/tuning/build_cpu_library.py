@@ -1,4 +1,4 @@
-"""Steps of compiling a network into a library for a CPU. `flows.build` calls them."""
+"""Steps of compiling a network to a library for a CPU. `flows.build` calls them."""
 
 from __future__ import annotations
 
@@ -55,10 +55,14 @@ if TYPE_CHECKING:
 
 
 def check_library(options: BuildOptions, target: Target) -> None:
-    """Check the options of a build for a CPU.
+    """Check that no option is set that applies only to a build for an accelerator.
+
+    Args:
+        options: options of the build.
+        target: the CPU target.
 
     Raises:
-        ArtifactError: an option applies only to quantised networks on an accelerator.
+        ArtifactError: such an option is set.
     """
     given = (bool(options.keep_float), options.bare)
     for name, is_given in zip(("--keep-float", "--bare"), given, strict=True):
@@ -94,7 +98,7 @@ class CpuNetwork:
 
     Attributes:
         network: the network.
-        split: the part of the network that is compiled, and the regions that onnxruntime runs.
+        split: the network split into a part that is compiled and regions that onnxruntime runs.
         layers: layers for which the target has kernels. If there are none, onnxruntime runs the
             whole network.
         why: reason why there are no layers with kernels, or "".
@@ -109,14 +113,15 @@ class CpuNetwork:
 def read_layers(
     target: Target, network: Network, refused: Mapping[str, str] = MappingProxyType({})
 ) -> CpuNetwork:
-    """Split a network, and find the layers for which the target has kernels.
+    """Split a network for compilation, and find the layers for which the target has kernels.
 
     Args:
         target: the CPU target.
         network: the network.
-        refused: operators that cannot be compiled, with the reason by name.
+        refused: operators that cannot be compiled: reasons by operator name.
 
-    Raises the errors of importing the model.
+    Raises:
+        TilewrightError: the model cannot be imported.
     """
     from tilewright.networks.compiled.layers import activated_layers
 
@@ -129,7 +134,7 @@ def read_layers(
         whole = split.compiled.whole
         layers = activated_layers(whole.flat, target.space, traits_of(target).float_type)
         slow = _without_kernel(split.compiled, layers)
-        if tried.issuperset(slow):  # also where a name is not one of the file's operators
+        if tried.issuperset(slow):  # ends the loop even if a name is not an operator of the file
             why = "" if layers else f"no layer has a kernel on {target.name}"
             return CpuNetwork(network, split, layers, why)
         tried.update(slow)
@@ -137,9 +142,12 @@ def read_layers(
 
 
 def _without_kernel(compiled: Network, layers: Sequence[KernelLayer]) -> dict[str, str]:
-    """Return operators with many multiplications and no kernel, with the reason by name.
+    """Find operators with many multiply-accumulates for which there is no kernel.
 
-    onnxruntime runs them faster than TVM's own code.
+    onnxruntime runs such operators faster than code that TVM generates.
+
+    Returns:
+        Reasons by operator name.
     """
     ours = {name for layer in layers for name in (layer.call.node, *layer.names)}
     return {
@@ -152,7 +160,7 @@ def _without_kernel(compiled: Network, layers: Sequence[KernelLayer]) -> dict[st
 def run_in_onnxruntime(
     options: BuildOptions, target: Target, network: Network, why: str
 ) -> tuple[CompiledFiles, tuple[str, ...]]:
-    """Return the artifact of a network that onnxruntime runs completely, and warnings about it.
+    """Build the artifact of a network that onnxruntime runs completely.
 
     Args:
         options: options of the build.
@@ -160,7 +168,12 @@ def run_in_onnxruntime(
         network: the network.
         why: reason why nothing is compiled, for the warning.
 
-    Raises the errors of `networks.artifact.library.region_files`.
+    Returns:
+        The files of the artifact, and warnings for the user.
+
+    Raises:
+        TilewrightError: the artifact cannot be built, as in
+            `networks.artifact.library.region_files`.
     """
     last = network.as_region()
     name = Path(options.model).stem
@@ -172,18 +185,19 @@ def run_in_onnxruntime(
 
 
 def faster_in_onnxruntime(network: Network, made: CompiledFiles) -> str:
-    """Compare a compiled network with onnxruntime, and return why onnxruntime should run all of it.
+    """Compare the speed of a compiled network with onnxruntime.
 
-    Both run the same inputs alternately, on a single thread. Processor time is compared, so that
-    other work on the machine has no influence. Inferences shorter than `LEAST_SECONDS` are too
-    short to compare.
+    Both run the same inputs alternately on one thread. Processor time is compared, so that other
+    work on the machine has no influence. Networks that onnxruntime runs in less than
+    `LEAST_SECONDS` are not compared.
 
     Args:
         network: the network.
         made: the compiled artifact.
 
     Returns:
-        The reason with both times, or "" if the compiled artifact is as fast.
+        The reason why onnxruntime should run the whole network, or "" if the compiled artifact is
+        fast enough.
     """
     with ThreadPoolExecutor(1, "tilewright-comparison") as thread:
         ours, theirs = thread.submit(_seconds_beside_onnxruntime, network, made).result()
@@ -193,7 +207,11 @@ def faster_in_onnxruntime(network: Network, made: CompiledFiles) -> str:
 
 
 def _seconds_beside_onnxruntime(network: Network, made: CompiledFiles) -> tuple[float, float]:
-    """Return the median processor time of an inference in seconds, compiled and in onnxruntime."""
+    """Measure one inference of the compiled network and of onnxruntime.
+
+    Returns:
+        Median processor times of the two in seconds.
+    """
     artifact = CompiledArtifact(made.manifest, made.files, threads=1)
     inputs = made.samples[0].inputs
     last = network.as_region()
@@ -224,10 +242,10 @@ def compile_library(
     network: CpuNetwork,
     picks: Mapping[Workload, Pick],
 ) -> CompiledFiles:
-    """Compile a network with the given schedules, and compare it with its source model.
+    """Compile a network with the given schedules, and compare its outputs with the source model.
 
-    The comparison uses the calibration samples if there are any. Without samples it is made only if
-    numbers are shorter than float32.
+    The comparison uses the calibration samples if they are given. Without samples, the outputs are
+    compared only if the network computes in a precision below float32.
 
     Args:
         options: options of the build.
@@ -238,7 +256,7 @@ def compile_library(
     Raises:
         ArtifactError: the error of the outputs exceeds the tolerance.
         InputError: the samples do not fit the model.
-        TilewrightError: compiling fails, as in `networks.artifact.library.compile_files`.
+        TilewrightError: compilation fails, as in `networks.artifact.library.compile_files`.
     """
     compiled, last = network.split.compiled, network.split.last
     assert compiled is not None
@@ -263,16 +281,20 @@ def _judged(
     options: BuildOptions, target: Target, source: LastRegions | Whole, made: CompiledFiles,
     bound: float,
 ) -> CompiledFiles:  # fmt: skip
-    """Measure the accuracy of a compiled network, and add the result to the manifest of a copy.
+    """Measure the accuracy of a compiled network, and add it to the manifest.
 
-    The inputs are the user's calibration samples, or else random inputs with a fixed seed.
+    The inputs are the user's calibration samples or, without samples, random inputs with a fixed
+    seed.
 
     Args:
         options: options of the build.
         target: the CPU target.
-        source: the original model, which gives the reference outputs.
+        source: the original model, which computes the reference outputs.
         made: the compiled files.
         bound: largest accepted relative error.
+
+    Returns:
+        A copy of `made` with the extended manifest.
 
     Raises:
         ArtifactError: the error exceeds the bound.
@@ -303,10 +325,10 @@ class DynamicModel:
     """A model with dynamic dimensions, which is compiled once per requested size.
 
     Attributes:
-        inputs: shapes of the inputs, with dynamic dimensions by name.
+        inputs: shapes of the inputs, with dynamic dimensions given by name.
         wanted: shapes at each of the requested sizes.
-        obstacles: by name of a dimension, the reason why inputs must not be padded along it to the
-            next size; "" if padding is allowed.
+        obstacles: for each dynamic dimension, by name, the reason why inputs must not be padded to
+            the next larger size; "" if padding is allowed.
     """
 
     inputs: Mapping[str, NamedShape]
@@ -315,10 +337,13 @@ class DynamicModel:
 
 
 def read_sizes(options: BuildOptions) -> DynamicModel:
-    """Read the sizes for which libraries are compiled.
+    """Read a model with dynamic dimensions, and compute its shapes at the requested sizes.
+
+    Args:
+        options: options of the build.
 
     Raises:
-        DynamicShapeError: the model does not have such a dynamic dimension.
+        DynamicShapeError: the model does not have a dynamic dimension that is named in the options.
         ArtifactError: the model is not an ONNX file, or input shapes are fixed too.
     """
     if Path(options.model).suffix != ".onnx":
@@ -341,7 +366,7 @@ def read_sizes(options: BuildOptions) -> DynamicModel:
 def join_sizes(
     options: BuildOptions, target: Target, model: DynamicModel, made: Sequence[CompiledFiles]
 ) -> CompiledFiles:
-    """Join the libraries that were compiled for the sizes of a dynamic model into one artifact.
+    """Combine the libraries that were compiled for the sizes of a dynamic model into one artifact.
 
     Args:
         options: options of the build.
@@ -354,9 +379,13 @@ def join_sizes(
 
 
 def write_library(options: BuildOptions, made: CompiledFiles) -> Mapping[str, Json]:
-    """Write the artifact and return its manifest.
+    """Write the files of an artifact, and return its manifest.
+
+    Args:
+        options: options of the build.
+        made: the compiled files.
 
     Raises:
-        ArtifactError: the output folder holds other files.
+        ArtifactError: the output folder contains other files.
     """
     return write_folder(options.out, made.files, made.manifest)

@@ -1,7 +1,7 @@
 """Options of a build.
 
-The options of `tilewright build`, the form of its deployment and the keyword arguments of
-`tilewright.build` are derived from `BuildOptions`.
+The command-line options of `tilewright build`, the form of its Prefect deployment and the keyword
+arguments of `tilewright.build` are derived from `BuildOptions`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Adds the accepted values to the schema of a form's field.
+"""Functions that add the accepted values of an option to the JSON schema of a form's field.
 
-A form offers these values, and a server rejects all others before a run begins.
+A form offers these values, and a server rejects all other values before a run begins.
 """
 
 from __future__ import annotations
@@ -14,15 +14,23 @@ Schema = dict[str, Any]
 
 
 def with_tuners(schema: Schema) -> None:
-    """Accept the names of tuners."""
+    """Restrict a field to the names of registered tuners.
+
+    Args:
+        schema: JSON schema of the field, changed in place.
+    """
     from tilewright.search.registry import TunerError, registered_tuners
 
-    with suppress(TunerError):  # a package's that does not load: said when it is asked for
+    with suppress(TunerError):  # a broken plug-in is reported when its tuner is requested
         schema["enum"] = list(registered_tuners())
 
 
 def with_targets(schema: Schema) -> None:
-    """Accept presets and kinds of targets, `KIND:…`, and paths of files."""
+    """Restrict a field to target presets, kinds of targets, texts such as `KIND:…`, and file paths.
+
+    Args:
+        schema: JSON schema of the field, changed in place.
+    """
     from tilewright.targets.registry import TargetError, target_kinds
 
     with suppress(TargetError):
@@ -32,7 +40,11 @@ def with_targets(schema: Schema) -> None:
 
 
 def with_tuners_in_list(schema: Schema) -> None:
-    """Accept lists of tuner names, each optionally followed by a colon and options."""
+    """Restrict a list to names of tuners, each optionally followed by a colon and options.
+
+    Args:
+        schema: JSON schema of the list, changed in place.
+    """
     from tilewright.search.registry import TunerError, registered_tuners
 
     with suppress(TunerError):
@@ -41,17 +53,29 @@ def with_tuners_in_list(schema: Schema) -> None:
 
 
 def with_targets_in_list(schema: Schema) -> None:
-    """Accept lists of targets."""
+    """Restrict a list to targets, as in `with_targets`.
+
+    Args:
+        schema: JSON schema of the list, changed in place.
+    """
     with_targets(schema["items"])
 
 
 def with_networks(schema: Schema) -> None:
-    """Accept built-in networks, paths of files, and an empty text."""
+    """Restrict a field to names of built-in networks, file paths and the empty string.
+
+    Args:
+        schema: JSON schema of the field, changed in place.
+    """
     schema["pattern"] = _pattern(["", *_networks()], [])
 
 
 def with_networks_in_list(schema: Schema) -> None:
-    """Accept lists of built-in networks and paths of files."""
+    """Restrict a list to names of built-in networks and file paths.
+
+    Args:
+        schema: JSON schema of the list, changed in place.
+    """
     schema["items"]["pattern"] = _pattern(_networks(), [])
 
 
@@ -62,11 +86,11 @@ def _networks() -> list[str]:
 
 
 def _pattern(names: Iterable[str], beginnings: Iterable[str], paths: bool = True) -> str:
-    """Return a regular expression that matches the accepted texts of a form's field.
+    """Build a regular expression that matches the accepted values of a form's field.
 
     Args:
-        names: texts that are accepted as they are.
-        beginnings: texts with which an accepted text may begin.
+        names: values that are accepted as they are.
+        beginnings: prefixes of accepted values.
         paths: whether paths of files are accepted too.
     """
     begun = [f"{_plain(beginning)}.*" for beginning in beginnings] + [".*[./].*"] * paths
@@ -74,5 +98,5 @@ def _pattern(names: Iterable[str], beginnings: Iterable[str], paths: bool = True
 
 
 def _plain(text: str) -> str:
-    """Escape a text for a regular expression, but leave hyphens readable."""
+    """Escape a string for a regular expression, but leave hyphens readable."""
     return re.escape(text).replace(r"\-", "-")

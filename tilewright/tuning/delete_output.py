@@ -1,9 +1,9 @@
-"""Deletes the files of a run from its output directory, and nothing else.
+"""Deletion of a run's files from its output directory.
 
-The path of the directory comes from a record, which somebody else may have written. Files are
-therefore deleted only by the names that Tilewright gives them, in a directory that belongs to the
-user, lies below a given folder, is reached through no link and holds a run. A directory that
-contains other files stays, with these files.
+The path of the directory comes from a record that somebody else may have written. Files are
+therefore deleted only if they have a name that Tilewright uses. The directory must contain a run,
+belong to the user, lie below a given root folder and not be reached through a symbolic link. If it
+contains other files, the directory and these files are kept.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _STORES = (
 
 
 class NotDeleted(TilewrightError):
-    """The files of a run may not be deleted."""
+    """The files of a run must not be deleted."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class DeletedOutput:
 
     Attributes:
         files: names of the deleted files.
-        left: names of other files and folders, because of which the directory stays.
+        left: names of the other files and folders. If there are any, the directory was kept.
     """
 
     files: tuple[str, ...]
@@ -76,9 +76,9 @@ def check_deletable(folder: Path, root: Path) -> Path:
         The path of the directory relative to `root`.
 
     Raises:
-        NotDeleted: the directory does not lie below `root`, is reached through a link, belongs to
-            another user, or holds no run.
-        RunInUse: a command is working on it.
+        NotDeleted: the directory does not lie below `root`, is reached through a symbolic link,
+            belongs to another user, or contains no run.
+        RunInUse: a command is working on the directory.
         UnsafeFile: a file is not a plain file.
         TrialStoreError: the trials cannot be read.
         OSError: the directory cannot be read.
@@ -94,17 +94,17 @@ def check_deletable(folder: Path, root: Path) -> Path:
 
 
 def delete_output(folder: Path, root: Path, *, keep_trials: bool) -> DeletedOutput:
-    """Delete the files of the run in an output directory, and the directory if it is empty then.
+    """Delete the files of the run in an output directory, and the directory if it is then empty.
 
-    Trials in a PostgreSQL database are deleted there.
+    If the trials are in a PostgreSQL database, they are deleted from it.
 
     Args:
         folder: the output directory.
         root: folder below which the directory must lie.
-        keep_trials: whether the trials stay, because other runs used them too.
+        keep_trials: whether to keep the trials, because other runs have used them too.
 
     Raises:
-        NotDeleted: see `check_deletable`.
+        NotDeleted: the files must not be deleted, as in `check_deletable`.
         RunInUse: a command is working on the directory.
         TrialStoreError: the trials cannot be read or written.
         UnsafeFile: a file is not a plain file.
@@ -114,7 +114,7 @@ def delete_output(folder: Path, root: Path, *, keep_trials: bool) -> DeletedOutp
     deleted: list[str] = []
     with _opened(root, relative) as handle:
         with ExitStack() as owned:
-            if _is_plain(handle, STORE):  # never what a link leads to
+            if _is_plain(handle, STORE):  # never follow a symbolic link
                 with suppress(StoreDamaged):
                     stores = owned.enter_context(_stores(folder, own=True))
                     for store in () if keep_trials else stores:
@@ -132,11 +132,12 @@ def delete_output(folder: Path, root: Path, *, keep_trials: bool) -> DeletedOutp
 
 @contextmanager
 def _stores(folder: Path, *, own: bool) -> Iterator[list[TrialStore]]:
-    """Open the databases that hold the trials of an output directory.
+    """Open the databases that contain the trials of an output directory.
 
     Args:
         folder: the output directory.
-        own: whether to own the directory; if not, the databases are only read.
+        own: whether to become the owner of the directory; if False, the databases are opened for
+            reading only.
 
     Raises:
         RunInUse: a command is working on the directory.
@@ -159,13 +160,13 @@ def _below(folder: Path, root: Path) -> Path:
     """Return the path of `folder` relative to `root`.
 
     Raises:
-        NotDeleted: the folder lies outside of `root`, or is reached through a link.
+        NotDeleted: the folder lies outside of `root`, or is reached through a symbolic link.
     """
     try:
         place, limit = folder.resolve(strict=True), root.resolve(strict=True)
     except FileNotFoundError:
         raise NotDeleted(f"{folder} does not exist") from None
-    except (OSError, RuntimeError, ValueError) as error:  # a link to itself, a zero byte
+    except (OSError, RuntimeError, ValueError) as error:  # link to itself, zero byte in the path
         raise NotDeleted(f"{str(folder)!r} is not a folder: {error}") from None
     typed = Path(os.path.abspath(folder))
     for start in (limit, Path(os.path.abspath(root))):
@@ -183,8 +184,8 @@ def _below(folder: Path, root: Path) -> Path:
 def _opened(root: Path, relative: Path) -> Iterator[int]:
     """Open a directory below `root` and yield its file descriptor.
 
-    No component of the relative path may be a link or belong to another user, so that what is
-    deleted through the descriptor lies in the directory that was checked.
+    No component of the relative path may be a symbolic link or belong to another user. Files that
+    are deleted through the descriptor therefore lie in the directory that was checked.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     with ExitStack() as stack:
@@ -206,7 +207,7 @@ def _opened(root: Path, relative: Path) -> Iterator[int]:
 
 
 def _is_plain(handle: int, name: str) -> bool:
-    """Return whether a directory contains a regular file of this name, and not a link to one."""
+    """Return whether a directory contains a regular file, not a symbolic link, with this name."""
     try:
         return stat.S_ISREG(os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode)
     except FileNotFoundError:
@@ -214,9 +215,9 @@ def _is_plain(handle: int, name: str) -> bool:
 
 
 def _unlink(handle: int, names: tuple[str, ...]) -> list[str]:
-    """Delete files of a directory, and return the names of those that existed.
+    """Delete files of a directory, and return the names of the files that existed.
 
-    A link is deleted, and not the file that it leads to. Folders stay.
+    If a file is a symbolic link, the link is deleted, not its target. Folders are kept.
     """
     deleted = []
     for name in names:

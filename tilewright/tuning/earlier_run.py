@@ -1,10 +1,11 @@
-"""Reads the trials of an earlier run, so that another run starts with them.
+"""Reads the trials of an earlier run, so that another run can learn from them.
 
-`--warm-start DIR` names the output directory of a finished run: of other networks on the same
-hardware, or of any network on other hardware of the same kind. A tuner that shares trials among the
-workloads of a run (`Explorer.shares`) gets the trials of the earlier run as if its workloads had
-been tuned first. The store keeps no programs, so the earlier configs are lowered again, on the
-hardware that they were measured on. Nothing is measured again.
+`--warm-start DIR` names the output directory of a finished run. The run may have tuned other
+networks on the same hardware, or any network on other hardware of the same kind. If a tuner shares
+trials among the workloads of a run (`Explorer.shares`), it receives the trials of the earlier run
+as if their workloads had been tuned first. The store contains no programs, so the configs of the
+earlier run are lowered again for the hardware on which they were measured. Nothing is measured
+again.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ The time to fit the models grows with the third power of the number of trials.""
 
 
 class EarlierRunError(TilewrightError):
-    """The trials of an earlier run cannot be the first data of this run."""
+    """The trials of an earlier run cannot be used for a warm start."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,11 @@ class EarlierRun:
     """The trials of a finished run.
 
     Attributes:
-        folder: its output directory.
-        target: the target that it was tuned for, rebuilt.
-        space: name of its schedule space.
-        rounds: rounds of each workload, in the order of the run.
+        folder: output directory of the run.
+        target: the target of the run, rebuilt from its specification.
+        space: name of the schedule space of the run.
+        rounds: pairs of a workload and its finished rounds, at most `MOST_WORKLOADS`, ordered by
+            decreasing number of trials.
     """
 
     folder: Path
@@ -70,7 +72,7 @@ class EarlierRun:
 
     @property
     def identity(self) -> str:
-        """Digest of the trials and of the hardware that they were measured on."""
+        """Digest of the trials and of the hardware on which they were measured."""
         about = [
             [workload.id, done.configs.tolist(), list(done.measured.status),
              done.measured.cycles.tolist(), [repr(value) for value in done.measured.seconds]]
@@ -81,7 +83,7 @@ class EarlierRun:
 
 
 class _EarlierTarget(BaseModel):
-    """The target in `schedules.json`."""
+    """Target entry of `schedules.json`."""
 
     kind: str
     fingerprint: str
@@ -89,36 +91,45 @@ class _EarlierTarget(BaseModel):
 
 
 class _EarlierSchedule(BaseModel):
-    """Fields of a schedule that identify its workload."""
+    """Fields of a schedule in `schedules.json` that identify its workload."""
 
     workload: str
     epilogue: str
 
 
 class _EarlierSchedules(BaseModel):
-    """Fields of `schedules.json` that are used."""
+    """Fields of `schedules.json` that this module reads."""
 
     target: _EarlierTarget
     schedules: list[_EarlierSchedule]
 
 
 class _EarlierSummary(BaseModel):
-    """Fields of `summary.json` that are used."""
+    """Fields of `summary.json` that this module reads."""
 
     space: str
 
 
 def holds_run(folder: Path) -> bool:
-    """Return whether a folder holds the trials of a run, rather than a transfer model."""
+    """Return whether a folder contains the trials of a run.
+
+    The folder of a warm start contains either the trials of a run or a transfer model.
+
+    Args:
+        folder: the folder.
+    """
     return (folder / STORE).exists()
 
 
 def read_earlier_run(folder: Path) -> EarlierRun:
     """Read the trials of a finished run.
 
+    Args:
+        folder: output directory of the run.
+
     Raises:
-        EarlierRunError: the folder holds no finished run, or the trials belong to another version
-            of the target.
+        EarlierRunError: the folder contains no finished run, or the trials belong to another
+            version of the target.
         TrialStoreError: the database cannot be read.
         UnsafeFile: a path is not a plain file.
     """
@@ -154,7 +165,7 @@ def _read(folder: Path, changed_ns: int, size: int) -> EarlierRun:
 
 
 def _rounds_of(store: TrialStore, target: Target, workload: Workload) -> tuple[FinishedRound, ...]:
-    """Return the rounds of the run of a workload that has the most trials."""
+    """Return the rounds of a workload from the run with the most trials of this workload."""
     keys = [key for key in store.runs().values() if key[:2] == (workload.id, target.fingerprint)]
     runs = [StoredRun(store, key, target.space(workload)).finished_rounds() for key in sorted(keys)]
     longest: Sequence[FinishedRound] = max(runs, key=_count, default=[])
@@ -166,18 +177,18 @@ def _count(rounds: Sequence[FinishedRound]) -> int:
 
 
 def first_data(run: EarlierRun, tasks: Sequence[Task]) -> ExplorerState:
-    """Return the state of a tuner that has the trials of an earlier run to learn from.
+    """Build a tuner's initial state from the trials of an earlier run.
 
     Args:
         run: the earlier run.
-        tasks: the tasks of the run that starts with these trials, which have one tuner and target.
+        tasks: the tasks of the new run, which all have the same tuner and target.
 
     Returns:
-        The state that every workload of the new run starts with.
+        The state with which every workload of the new run starts.
 
     Raises:
-        EarlierRunError: programs of the earlier run are described by other columns than programs
-            of this run, because they belong to another kind of target or another schedule space.
+        EarlierRunError: the features of the earlier programs have other columns than those of this
+            run, because they belong to another kind of target or another schedule space.
     """
     state, explorer, problem = ExplorerState(), tasks[0].explorer, tasks[0].problem
     same = run.target.fingerprint == tasks[0].target.fingerprint
@@ -202,7 +213,7 @@ def first_data(run: EarlierRun, tasks: Sequence[Task]) -> ExplorerState:
 
 
 def _fits(shared: Sequence[SharedTrials], task: Task) -> bool:
-    """Return whether any of the trials has the columns of a task's configs and programs."""
+    """Return whether any of the trials has the feature columns of a task's configs and programs."""
     space, explorer = task.problem.space, task.explorer
     empty = explorer.share(task.problem, ExplorerState(), History.empty(space))
     flat = np.zeros(1, np.int64) if space.listed is None else np.array(space.listed[:1])

@@ -1,4 +1,4 @@
-"""Events of a tuning run that a user may want to see."""
+"""Events of a tuning run that may be shown to the user."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class WorkloadFound:
-    """A workload of the network.
+    """A workload of the network, as described in events.
 
     Attributes:
         id: ID of the workload.
-        title: name for tables.
+        title: display name for tables.
         count: number of calls per inference.
     """
 
@@ -31,7 +31,7 @@ class WorkloadFound:
 
 @dataclass(frozen=True)
 class NetworkFound(Event):
-    """The model was read, and the workloads to tune in it are known.
+    """Event: the model was read, and the workloads to tune are known.
 
     Attributes:
         name: name of the network.
@@ -46,10 +46,10 @@ class NetworkFound(Event):
 
 @dataclass(frozen=True)
 class WorkloadsAdded(Event):
-    """Further workloads will be tuned, because a different fusion of the network needs them.
+    """Event: more workloads will be tuned, because another fusion of the network needs them.
 
     Attributes:
-        workloads: the further workloads.
+        workloads: the additional workloads.
     """
 
     workloads: tuple[WorkloadFound, ...]
@@ -57,12 +57,13 @@ class WorkloadsAdded(Event):
 
 @dataclass(frozen=True)
 class WorkloadBegan(Event):
-    """Tuning of a workload begins.
+    """Event: tuning of a workload begins.
 
     Attributes:
         id: ID of the workload.
-        rule: latency of the schedule that is used without tuning, if the target knows it.
-        roofline: lower bound of the latency, if the target knows it.
+        rule: latency of the schedule that is used without tuning, if it is known.
+        roofline: lower bound of the latency from the peak rate of multiply-accumulates, if it is
+            known.
     """
 
     id: str
@@ -72,11 +73,11 @@ class WorkloadBegan(Event):
 
 @dataclass(frozen=True)
 class RoundScheduled(Event):
-    """The task scheduler gives the next round to a workload.
+    """Event: the task scheduler gives the next round to a workload.
 
     Attributes:
         id: ID of the workload.
-        trials: trials of all workloads so far.
+        trials: number of trials of all workloads so far.
         most: maximum number of trials of all workloads.
     """
 
@@ -87,13 +88,13 @@ class RoundScheduled(Event):
 
 @dataclass(frozen=True)
 class RoundDone(Event):
-    """A round of a workload is done.
+    """Event: a round of a workload is finished.
 
     Attributes:
         id: ID of the workload.
         round: index of the round.
-        trials: trials of the workload so far.
-        best: latency of the best trial so far.
+        trials: number of trials of the workload so far.
+        best: latency of the best trial so far, or None if no trial is valid.
         valid_share: fraction of the trials that are valid.
     """
 
@@ -106,7 +107,7 @@ class RoundDone(Event):
 
 @dataclass(frozen=True)
 class WorkloadTuned(Event):
-    """Tuning of a workload is done.
+    """Event: tuning of a workload is finished.
 
     Attributes:
         outcome: the tuned workload with its latencies and its chosen schedule.

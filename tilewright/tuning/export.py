@@ -1,7 +1,8 @@
 """Export of a finished run to the formats of other tools.
 
-Schedules are written for AutoTVM or Gemmini. Trials are written as a cache of Kernel Tuner, from
-which it can resume, and as a T4 file, a results format that several tuners share.
+Schedules can be exported for AutoTVM or Gemmini. Trials can be exported as a cache file of Kernel
+Tuner, from which Kernel Tuner can resume, or as a T4 file, a results format that several tuners
+share.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ FORMATS = ("autotvm", "optuna", "kernel-tuner", "t4", "gemmini-c")
 
 
 class ExportError(TilewrightError):
-    """The folder holds nothing to export or no finished run."""
+    """The folder contains no finished run, or nothing that can be exported."""
 
 
 class _ExportedTarget(BaseModel):
@@ -71,7 +72,10 @@ def export_schedules(folder: Path, form: str, written: float) -> ExportedText:
     Args:
         folder: the output directory of the run.
         form: name of the format, "autotvm" or "gemmini-c".
-        written: Unix time to write into the file, if the format has a time.
+        written: Unix time to write into the file, if the format contains a time.
+
+    Returns:
+        The exported text, with reasons for the schedules that were left out.
 
     Raises:
         ExportError: there are no schedules, or the target does not support the format.
@@ -104,7 +108,7 @@ def _exports(target: _ExportedTarget, folder: Path, form: str) -> ExportsSchedul
     """Rebuild the target of a run, and check that it can export schedules in a format.
 
     Args:
-        target: description of the target in `schedules.json`.
+        target: target entry of `schedules.json`.
         folder: output directory of the run.
         form: name of the format.
 
@@ -139,7 +143,7 @@ def _nothing_to_export(folder: Path, form: str, left_out: Sequence[str]) -> str:
 
 
 def _target(target: _ExportedTarget, folder: Path) -> Target | None:
-    """Rebuild the run's target. Returns None if the run did not store its specification.
+    """Rebuild the target of a run, or return None if its specification was not stored.
 
     Raises:
         ExportError: the specification is invalid.
@@ -161,9 +165,10 @@ _ERRORS = {"compile_error": "CompilationFailedConfig"}
 
 
 def kernel_tuner_cache(run: RunTrials, layer: RunLayer) -> str:
-    """Return the trials of a workload as Kernel Tuner's cache file, in JSON, with times in ms.
+    """Export the trials of a workload as a cache file of Kernel Tuner.
 
-    The values listed for each knob are those that occur in the trials.
+    The file is JSON, and times are in ms. For each knob, it lists the values that occur in the
+    trials.
 
     Args:
         run: the trials of the run.
@@ -187,9 +192,9 @@ def kernel_tuner_cache(run: RunTrials, layer: RunLayer) -> str:
 
 
 def t4_results(run: RunTrials, layer: RunLayer) -> str:
-    """Return the trials of a workload as a T4 file, a results format that several tuners share.
+    """Export the trials of a workload as a T4 file, a results format that several tuners share.
 
-    Times are in milliseconds. Cycles are included if the target counts them.
+    Times are in ms. Cycles are included if the target counts them.
 
     Args:
         run: the trials of the run.
@@ -215,7 +220,7 @@ def t4_results(run: RunTrials, layer: RunLayer) -> str:
 
 
 def _rows(trials: pd.DataFrame) -> list[tuple[Mapping[Hashable, object], dict[str, int]]]:
-    """Return each trial with its knob values by name."""
+    """Pair each trial with its knob values by name."""
     return [(row, json.loads(str(row["knobs"]))) for row in trials.to_dict("records")]
 
 

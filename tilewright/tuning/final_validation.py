@@ -1,12 +1,15 @@
 """Final choice among the best trials of a run, on targets whose measurements vary.
 
-The choice and the reported latency are based on separate validation measurements. The fastest of
-many noisy trials looks faster than it is, because it was partly lucky (the winner's curse). The
-trials therefore only determine the leaders. The leaders and the baseline are measured in turns, in
-alternating order, so that drift affects all of them equally. After each block of turns the better
-half stays (sequential halving: Karnin, Koren & Somekh, Almost Optimal Exploration in Multi-Armed
-Bandits, 2013). The measurements that select the winner flatter it again, so a last block, of the
-winner and the baseline only, gives the reported latencies.
+The fastest of many noisy trials looks faster than it is, because it was partly lucky (the winner's
+curse). The trials therefore only determine the leaders, and the choice and the reported latencies
+are based on separate validation measurements:
+
+- The leaders and the baseline, the schedule that is used without tuning, are measured in turns. The
+  order alternates, so that drift of the machine's speed affects all of them equally.
+- After each block of turns, the better half remains (sequential halving: Karnin, Koren & Somekh,
+  Almost Optimal Exploration in Multi-Armed Bandits, 2013).
+- The measurements that select the winner are again biased in its favour. The reported latencies
+  come from a last block, in which only the winner and the baseline are measured.
 """
 
 from __future__ import annotations
@@ -46,12 +49,13 @@ contenders."""
 
 @dataclass(frozen=True)
 class FinalChoice:
-    """Result of a final choice: the chosen schedule and the baseline, with latencies.
+    """Result of a final choice: the chosen schedule and the baseline, with their latencies.
 
     Attributes:
         chosen: the chosen schedule, or None if no schedule runs.
-        baseline: the schedule that is used without tuning, or None if there is none that runs.
-        validation: statistics of the measurements.
+        baseline: the schedule that is used without tuning, or None if there is none or it does not
+            run.
+        validation: statistics of the validation measurements.
     """
 
     chosen: Schedule | None
@@ -60,7 +64,7 @@ class FinalChoice:
 
 
 def leaders_of(task: TuningTask, history: History, count: int) -> list[Schedule]:
-    """Return the fastest trials of a workload as schedules, by their recorded latencies.
+    """Return the trials of a workload with the lowest recorded latencies, as schedules.
 
     Args:
         task: the workload, target and tuner.
@@ -71,9 +75,10 @@ def leaders_of(task: TuningTask, history: History, count: int) -> list[Schedule]
 
 
 def choice_name(leaders: Sequence[Schedule], baseline: Schedule | None, trials: int) -> str:
-    """Return the ID of a final choice in the trial store.
+    """Compute the ID under which a final choice is stored in the trial store.
 
-    It is a digest of everything that the choice depends on, so that a repeated command finds it.
+    The ID is a digest of everything on which the choice depends, so that a repeated command finds
+    the stored measurements.
 
     Args:
         leaders: the best trials, which take part in the choice.
@@ -88,16 +93,17 @@ def choice_name(leaders: Sequence[Schedule], baseline: Schedule | None, trials: 
 def choose_validated(
     leaders: Sequence[Schedule], baseline: Schedule | None, bench: Bench
 ) -> FinalChoice:
-    """Choose the best of the leaders and the baseline, and measure both for the report.
+    """Choose the best of the leaders and the baseline, and measure the result for the report.
 
-    A schedule that fails when it is measured again is dropped. A baseline that is only for
-    comparison cannot be chosen.
+    The chosen schedule and the baseline are measured again in a last block. A schedule that fails
+    when it is measured again is dropped. A baseline whose `compared` is set is measured for the
+    report but cannot be chosen.
 
     Args:
         leaders: the best trials of the run by their recorded latencies.
         baseline: the schedule that is used without tuning, if there is one.
-        bench: function that measures a block: it receives the block's index, the schedules and the
-            number of turns, and returns the measurements. Its errors are passed on.
+        bench: function that measures one block. Its arguments are the block's index, the schedules
+            and the number of turns. Its exceptions are not caught.
     """
     results: list[ValidationMeasurement] = []
 
@@ -134,7 +140,7 @@ def choose_validated(
 def measure_leaders(
     task: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
 ) -> list[ValidationMeasurement]:
-    """Measure each schedule once per turn, with the order reversed in every second turn.
+    """Measure each schedule once per turn, in reverse order in every second turn.
 
     Drift of the machine's speed therefore affects all schedules equally.
 
@@ -167,7 +173,7 @@ def measure_leaders(
 def is_block(
     held: Sequence[ValidationMeasurement], contenders: Sequence[Schedule], turns: int
 ) -> bool:
-    """Return whether recorded measurements are exactly those of one complete block.
+    """Return whether recorded measurements are exactly the measurements of one complete block.
 
     Args:
         held: recorded measurements.
@@ -183,11 +189,11 @@ def is_block(
 
 
 def _programs(task: TuningTask, contenders: Sequence[Schedule]) -> list[tuple[list[int], Lowered]]:
-    """Lower the schedules that are to be measured, as few batches as possible.
+    """Lower the schedules to measure in as few batches as possible.
 
     Returns:
-        Batches of programs: the trials as one batch, the baseline as another. Each comes with the
-        positions of its schedules in `contenders`.
+        Batches of programs: one batch of all trials, and one of the baseline. Each batch comes with
+            the indices of its schedules in `contenders`.
     """
     slots = [slot for slot, contender in enumerate(contenders) if contender.source == TRIAL]
     groups = []
@@ -201,11 +207,11 @@ def _programs(task: TuningTask, contenders: Sequence[Schedule]) -> list[tuple[li
 def _best(
     contenders: Sequence[Schedule], measure: Bench, block: int
 ) -> tuple[Schedule | None, int]:
-    """Find the best schedule by sequential halving: after each block, the better half stays.
+    """Find the best schedule by sequential halving: after each block, the better half remains.
 
     Args:
         contenders: the schedules.
-        measure: function that measures a block of turns.
+        measure: function that measures one block of turns.
         block: index of the first block.
 
     Returns:
@@ -225,16 +231,17 @@ def _best(
 
 
 def _ranked(costs: NDArray[np.float64], left: list[int]) -> list[int]:
-    """Rank the schedules that are left, best first.
+    """Rank the remaining schedules, best first.
 
-    The order is by the median over all turns of the log cost relative to the median of the turn.
+    In each turn, the log cost of a schedule is taken relative to the median of the turn. Schedules
+    are ranked by the median of these values over all turns.
 
     Args:
         costs: cost of each schedule in each turn, shape (turns, contenders).
-        left: columns of the schedules that are left.
+        left: column indices of the remaining schedules.
 
     Returns:
-        The columns in `left`, reordered.
+        The indices in `left`, best first.
     """
     if not left:
         return []
@@ -263,9 +270,9 @@ def _figures(
 def _reported(
     measurements: Sequence[ValidationMeasurement], pair: Sequence[Schedule]
 ) -> list[tuple[Schedule, tuple[float, ...]] | None]:
-    """Return each schedule with the median of its turns as latency, and its seconds per turn.
+    """Return each schedule with the median of its turns as its latency, and its seconds per turn.
 
-    The entry of a schedule that runs in no turn is None.
+    The entry is None for a schedule that does not run in any turn.
     """
     seconds, cycles = _figures(measurements, len(pair))
     timed: list[tuple[Schedule, tuple[float, ...]] | None] = []
@@ -280,13 +287,13 @@ def _reported(
 
 
 class NotMeasured(Exception):
-    """A block of a final choice is not in the trial store, so the recorded choice is incomplete."""
+    """A block of a final choice is missing in the trial store, so the choice is incomplete."""
 
 
 class ChoiceRecords:
-    """A final choice among the best trials, whose measurements are kept in the trial store.
+    """A final choice whose validation measurements are kept in the trial store.
 
-    A repeated or resumed command reads the recorded measurements instead of measuring again.
+    A repeated or resumed command reads the stored measurements instead of measuring again.
 
     Args:
         task: the workload, target and tuner.
@@ -294,7 +301,7 @@ class ChoiceRecords:
         history: trials of the run.
         baseline: the schedule that is used without tuning, if there is one.
         count: number of the fastest trials that take part.
-        winners: schedules that won the choices of earlier runs; they take part too.
+        winners: schedules that won the final choices of earlier runs. They take part too.
     """
 
     def __init__(
@@ -315,19 +322,20 @@ class ChoiceRecords:
         self.name = choice_name(self.leaders, baseline, len(history))
 
     def recorded_choice(self) -> FinalChoice | None:
-        """Return the recorded choice, or None if it was not made or not completed."""
+        """Return the choice from stored measurements alone, or None if measurements are missing."""
         try:
             return choose_validated(self.leaders, self.baseline, self._bench(_measures_nothing))
         except NotMeasured:
             return None
 
     def make_choice(self, run: LocalRunner) -> FinalChoice:
-        """Make the choice, or the part of it that is not recorded yet.
+        """Make the choice, and measure only what is not stored yet.
 
         Args:
-            run: runner that performs the measurements.
+            run: runner that executes the measurements.
 
-        Raises the errors of `measure_leaders` and of the trial store.
+        Raises:
+            TilewrightError: the target failed, or the trial store cannot be written.
         """
 
         def measure(
@@ -338,22 +346,22 @@ class ChoiceRecords:
         return choose_validated(self.leaders, self.baseline, self._bench(measure))
 
     def confirm_choice(self, held: FinalChoice, timed: dict[int, Trial]) -> bool:
-        """Check the recorded latency of the chosen schedule by measuring it again.
+        """Check the stored latency of the chosen schedule by measuring it again.
 
-        If the record is not plausible, its measurements are marked as rejected in the trial store,
-        and the choice must be made again.
+        If the stored latency is not plausible, its measurements are marked as rejected in the trial
+        store, and the choice must be made again.
 
         Args:
-            held: the recorded choice.
+            held: the stored choice.
             timed: measurements by flat index; the new one is added.
 
         Returns:
-            Whether the record is plausible.
+            Whether the stored latency is plausible.
         """
         chosen = held.chosen
         if chosen is None:
             return True
-        now = None if self.baseline is None else self.baseline.latency  # it was measured just now
+        now = None if self.baseline is None else self.baseline.latency  # measured by this command
         if chosen.source == TRIAL:
             config = np.array([chosen.config], dtype=np.int32)
             measured = self.task.target.measure(self.task.target.lower(self.task.workload, config))
@@ -366,7 +374,7 @@ class ChoiceRecords:
         return False
 
     def _bench(self, measure: Bench) -> Bench:
-        """Return a function that returns recorded blocks of turns, and measures the missing blocks.
+        """Return a function that returns stored blocks of turns and measures missing ones.
 
         Once a block is missing or incomplete, this block and all later blocks are measured.
 
@@ -392,12 +400,15 @@ class ChoiceRecords:
 def held_choice(
     choice: ChoiceRecords, timed: dict[int, Trial], emit: Listener
 ) -> FinalChoice | None:
-    """Return the final choice that an earlier command recorded, if it is still plausible.
+    """Return the final choice that an earlier command stored, if it is still plausible.
 
     Args:
-        choice: the choice and its record.
+        choice: the choice and its stored measurements.
         timed: measurements by flat index; new ones are added.
-        emit: receives a note if the record is rejected.
+        emit: receives a note if the stored choice is rejected.
+
+    Returns:
+        The choice, or None if it must be made.
     """
     held = choice.recorded_choice()
     if held is None or choice.confirm_choice(held, timed):

@@ -1,7 +1,7 @@
-"""Readers of the trials of other tuners, which return the same table as a trial store.
+"""Readers for the trials of other tuners, which return the same table as a trial store.
 
-They read logs of AutoTVM (TVM 0.6 to 0.19), with one JSON record per line, and databases of
-MetaSchedule (TVM since 0.9), a folder with two files of JSON lines.
+Two formats are supported: logs of AutoTVM (TVM 0.6 to 0.19), which have one JSON record per line,
+and databases of MetaSchedule (TVM since 0.9), which are folders with two files of JSON lines.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NO_TIME = 1e9
 
 
 class ForeignTrialsError(TilewrightError):
-    """The file does not have the expected format."""
+    """The file does not have the expected format, or contains no usable trial."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ForeignTrial:
 
     Attributes:
         workload: name of the workload.
-        knobs: values by knob name.
+        knobs: knob values by name.
         repeats: seconds of each repetition.
         status: status, as in `search.trial_rows.TrialRow`.
         reason: reason for a failure.
@@ -60,11 +60,11 @@ class ForeignTrial:
 
 @dataclass(frozen=True)
 class ForeignTrials:
-    """Trials of another tuner.
+    """All trials in a file or folder.
 
     Attributes:
-        table: trials with the columns `search.trial_store.COLUMNS`. Knob indices and cycles are
-            missing, and all trials are in one round.
+        table: trials with the columns `search.trial_store.COLUMNS`. For trials of other tuners,
+            knob indices and cycles are unknown, and all trials are in one round.
         problems: messages about lines that could not be used.
     """
 
@@ -77,8 +77,8 @@ def read_lines(path: Path, read: Callable[[bytes], ForeignTrial]) -> ForeignTria
 
     Args:
         path: the file.
-        read: parses a line. A line for which it raises `ValueError`, `TypeError` or `LookupError`
-            is left out and reported.
+        read: function that parses a line. If it raises `ValueError`, `TypeError` or `LookupError`,
+            the line is left out and reported.
 
     Raises:
         ForeignTrialsError: no line can be used.
@@ -135,15 +135,23 @@ _ERRORS = {
 def read_autotvm_log(path: Path) -> ForeignTrials:
     """Read a log of AutoTVM.
 
-    A workload is a task with its arguments. The value of a split knob is the list of the extents of
-    its parts. Raises the errors of `read_lines`.
+    A workload is named after the AutoTVM task and its arguments. The value of a split knob is the
+    list of the extents of its parts.
+
+    Args:
+        path: the log.
+
+    Raises:
+        ForeignTrialsError: no line can be used.
+        UnsafeFile: the path is not a plain file.
+        OSError: the file cannot be read.
     """
     return read_lines(path, _trial)
 
 
 def _trial(line: bytes) -> ForeignTrial:
     record = as_object(read_json(line))
-    if "i" in record:  # version 0.1, until TVM 0.6
+    if "i" in record:  # version 0.1 of the format, which TVM wrote until version 0.6
         _, task, arguments, _, _, config, *_ = as_list(record["i"])
         entity, result = as_object(config)["e"], record["r"]
     else:
@@ -159,7 +167,7 @@ def _trial(line: bytes) -> ForeignTrial:
 
 
 def _short(argument: Json) -> str:
-    """Return a short text for an argument: `1x3x224x224:float32` for a tensor, `1,1` for a list."""
+    """Format a task's argument: `1x3x224x224:float32` for a tensor, `1,1` for a list."""
     if not isinstance(argument, list):
         return str(argument)
     if len(argument) == 3 and argument[0] == "TENSOR":
@@ -177,7 +185,10 @@ def read_metaschedule_database(folder: Path) -> ForeignTrials:
     """Read a database of MetaSchedule.
 
     A workload is identified by the structural hash of its module. The knobs are the random
-    decisions of the schedule's trace, in their order.
+    decisions of the schedule's trace, in the order of the trace.
+
+    Args:
+        folder: folder with the two files of the database.
 
     Raises:
         FileNotFoundError: one of the two files is missing.
@@ -197,9 +208,10 @@ def read_metaschedule_database(folder: Path) -> ForeignTrials:
 
 
 def _decisions(trace: Json) -> dict[str, Json]:
-    """Return the decisions of a trace by name, such as `PerfectTile 0`.
+    """Return the random decisions of a schedule's trace by name, such as `PerfectTile 0`.
 
-    The value is the list of extents of a loop's parts, or the chosen value of a category.
+    A decision is the list of extents of a loop's parts, or the chosen value of a categorical
+    variable.
     """
     instructions, drawn = map(as_list, as_list(trace))
     count: Counter[str] = Counter()
@@ -215,7 +227,11 @@ def _decisions(trace: Json) -> dict[str, Json]:
 
 
 def _element_at(values: Sequence[T], place: Json) -> T:
-    """Return the element at an index. A negative index raises `IndexError` too."""
+    """Return the element at an index.
+
+    Raises:
+        IndexError: the index is negative or too large.
+    """
     if (index := as_int(place)) < 0:
         raise IndexError(f"index {index} is out of range")
     return values[index]

@@ -1,6 +1,6 @@
-"""Types that a run exchanges with the package `fusion`, which decides what is fused.
+"""Types that a tuning run exchanges with the package `fusion`, which decides what is fused.
 
-This package does not import `fusion`. The module also reads the fusion labels of a tuned folder.
+This package does not import `fusion`. The module also reads the fusion decisions of a tuned folder.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from tilewright.tuning.schedule_lookup import PickError
 
 
 class FusionDecision(TypedDict):
-    """One optional fusion, and whether it is made.
+    """Decision about one optional fusion of operators.
 
     Attributes:
         name: name of the fusion.
         kind: kind of the fusion.
-        fused: whether it is made.
-        cycles_saved: cycles that the fusion saves in the whole network, with all other decisions as
-            made; negative if it costs cycles, None if one of the alternatives has no schedule.
-        dram_bytes_saved: DRAM bytes saved, in the same way.
-        estimated: whether the savings are estimates, because the alternative was not tuned.
+        fused: whether the operators are fused.
+        cycles_saved: cycles that the fusion saves in the whole network, given all other decisions.
+            Negative if the fusion costs cycles, None if one of the two alternatives has no
+            schedule.
+        dram_bytes_saved: DRAM bytes that the fusion saves, given all other decisions.
+        estimated: whether the savings are estimates, because the other alternative was not tuned.
     """
 
     name: str
@@ -47,9 +48,10 @@ class FusionSummary(TypedDict):
 
     Attributes:
         mode: the option `--fusion`.
-        decisions: all optional fusions.
-        cycles: cycles of the whole network by labelling that was evaluated.
-        dram_bytes: DRAM bytes of the whole network by labelling that was evaluated.
+        decisions: decisions about all optional fusions.
+        cycles: cycles of the whole network for each labelling (set of decisions) that was
+            evaluated.
+        dram_bytes: DRAM bytes of the whole network for each labelling that was evaluated.
         evaluations: number of labelled graphs that were simulated.
         tuned: number of workloads that were tuned in addition.
     """
@@ -81,14 +83,14 @@ TuneMore = Callable[[Sequence[Subgraph]], list[TunedWorkload]]
 
 @dataclass(frozen=True)
 class ToDecide:
-    """Input for deciding on fusion: a run whose workloads are tuned.
+    """Input of the decision about fusion: a run whose workloads have been tuned.
 
     Attributes:
         options: options of the run.
         target: the target.
         network: name of the network.
-        tuned: the workloads that are tuned so far.
-        more: function that tunes further workloads, which other fusions need.
+        tuned: the workloads that have been tuned so far.
+        more: function that tunes additional workloads, which other fusions need.
         emit: receives events.
     """
 
@@ -101,10 +103,14 @@ class ToDecide:
 
 
 def labels_of(folder: Path) -> dict[str, bool] | None:
-    """Read which optional fusions a tuned folder makes.
+    """Read the fusion decisions of a tuned folder.
+
+    Args:
+        folder: output directory of the run.
 
     Returns:
-        Whether each fusion is made, by its name. None if the folder has no such file.
+        For each optional fusion, by name, whether it is made. None if the folder has no fusion
+        decisions.
 
     Raises:
         PickError: the file is damaged or has an unsupported version.

@@ -1,7 +1,7 @@
-"""Computes the four latencies by which a run is judged, and what tuning gained.
+"""The four latencies by which a run is judged, and the speed-ups from tuning.
 
-The latencies of a workload or a whole network are `fallback`, `rule`, `tuned` and `bound`; the
-gains are over the first two.
+The four latencies of a workload or a whole network are `fallback`, `rule`, `tuned` and `bound`.
+Speed-ups of `tuned` are computed over `fallback` and over `rule`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class FourFigures:
     """The four latencies by which a run is judged. A latency is None if it is not known.
 
     Attributes:
-        fallback: latency of the schedule that the stock compiler uses for a layer for which it
-            publishes no schedule.
-        rule: latency of the schedule that Tilewright uses without a trial.
+        fallback: latency of the stock compiler's fallback schedule, which it uses for a layer for
+            which it publishes no schedule.
+        rule: latency of the rule schedule, which Tilewright uses without any trial.
         tuned: latency of the schedule that tuning chose.
         bound: latency that no schedule can beat.
     """
@@ -41,24 +41,24 @@ class FourFigures:
     bound: Latency | None
 
     def gain_over(self, name: Literal["rule", "fallback"]) -> float | None:
-        """Return the speed-up of the tuned schedule over the schedule `name`.
+        """Return the speed-up of the tuned schedule over the rule or the fallback schedule.
 
         Args:
-            name: "rule", the schedule used without a trial, or "fallback", the stock compiler's.
+            name: "rule" or "fallback".
 
         Returns:
-            Latency of the schedule `name` divided by the tuned latency: in cycles where both are
-                counted, otherwise in seconds. None where one of the two latencies is not known.
+            Latency of the schedule `name` divided by the tuned latency, in cycles if both latencies
+            have cycles, otherwise in seconds. None if one of the latencies is not known.
         """
         return latency_ratio(self.rule if name == RULE else self.fallback, self.tuned)
 
 
 def four_figures(row: Mapping[str, object]) -> FourFigures:
-    """Return the four latencies of a workload, or of all workloads of a network.
+    """Read the four latencies of a workload or a network from an entry of `summary.json`.
 
     Args:
-        row: entry of a workload, or the total, in `summary.json`, with keys such as `rule_cycles`
-            and `rule_seconds`. A missing key counts as null.
+        row: entry of a workload, or the total, with keys such as `rule_cycles` and `rule_seconds`.
+            A missing key is treated as null.
     """
 
     def latency(name: str) -> Latency | None:
@@ -72,11 +72,14 @@ def four_figures(row: Mapping[str, object]) -> FourFigures:
 
 
 def as_latency(seconds: float | None, cycles: int | None) -> Latency | None:
-    """Combine two entries of `summary.json` into a latency; None if both are unknown.
+    """Combine seconds and cycles from `summary.json` into a latency.
 
     Args:
         seconds: seconds of one call, or None.
-        cycles: cycles of one call, or None if the target counts none.
+        cycles: cycles of one call, or None if the target does not count cycles.
+
+    Returns:
+        The latency, or None if both values are unknown.
     """
     if seconds is None and cycles is None:
         return None
@@ -84,9 +87,15 @@ def as_latency(seconds: float | None, cycles: int | None) -> Latency | None:
 
 
 def latency_ratio(before: Latency | None, after: Latency | None) -> float | None:
-    """Return `before` divided by `after`: in cycles where both are counted, otherwise in seconds.
+    """Divide one latency by another.
 
-    Returns None where one of the two latencies is not known.
+    Args:
+        before: the dividend, or None if it is unknown.
+        after: the divisor, or None if it is unknown.
+
+    Returns:
+        The ratio in cycles if both latencies have cycles, otherwise in seconds. None if one of the
+        latencies is not known.
     """
     if before is None or after is None:
         return None
@@ -97,11 +106,13 @@ def latency_ratio(before: Latency | None, after: Latency | None) -> float | None
 
 
 def network_figures(counts: Sequence[int], layers: Sequence[FourFigures]) -> FourFigures:
-    """Return the four latencies of an inference: the sums over workloads, each times its calls.
+    """Compute the four latencies of one inference from the latencies of the workloads.
+
+    Each latency is the sum over all workloads of the latency of one call times the number of calls.
 
     Args:
-        counts: calls of each workload per inference.
-        layers: latencies of one call of each workload. A latency that is unknown for one workload
+        counts: number of calls of each workload per inference.
+        layers: latencies of one call of each workload. If a latency is unknown for one workload, it
             is unknown for the network.
     """
 
@@ -120,14 +131,14 @@ def network_figures(counts: Sequence[int], layers: Sequence[FourFigures]) -> Fou
 
 
 def inference_total(counts: Sequence[int], figures: Sequence[float | None]) -> float | None:
-    """Return the sum of a quantity over workloads, each value times the workload's calls.
+    """Sum a quantity over the workloads of a network, weighted by the number of calls.
 
     Args:
-        counts: calls of each workload per inference.
-        figures: value per call of each workload.
+        counts: number of calls of each workload per inference.
+        figures: value of the quantity per call of each workload.
 
     Returns:
-        The sum, or None if a value is unknown.
+        The sum, or None if a value is unknown (None or 0) or if there are no workloads.
     """
     known = [count * figure for count, figure in zip(counts, figures, strict=True) if figure]
     return sum(known) if known and len(known) == len(figures) else None
@@ -154,9 +165,9 @@ class Macs(TypedDict):
 class PublishedTotals(TypedDict):
     """Totals over the workloads for which the stock compiler publishes a schedule.
 
-    The published schedule of such a workload is its rule, the schedule used without a trial. Each
-    workload counts times its calls per inference. A total is null if there are no such workloads or
-    if it is unknown for one of them.
+    The published schedule is the rule schedule of such a workload. Each workload is weighted by its
+    number of calls per inference. A total is null if there are no such workloads or if the value of
+    one of them is unknown.
 
     Attributes:
         workloads: number of these workloads.
@@ -174,12 +185,14 @@ class PublishedTotals(TypedDict):
 
 
 class LatencyFigures(TypedDict):
-    """Latencies of a workload or network in `summary.json`; null where a latency is unknown.
+    """Latencies of a workload or network in `summary.json`; null if a latency is unknown.
 
-    `rule` is the schedule used without a trial, and `rule_source` says where that schedule comes
-    from. `fallback` is the stock compiler's schedule where it publishes none, `tuned` the chosen
-    schedule, `roofline` the limit by multiply-accumulates, and `bound` a latency that no schedule
-    beats.
+    - `rule`: the schedule that is used without any trial; `rule_source` is the origin of this
+      schedule.
+    - `fallback`: the stock compiler's schedule for layers for which it publishes none.
+    - `tuned`: the chosen schedule.
+    - `roofline`: the lower bound from the peak rate of multiply-accumulates.
+    - `bound`: a latency that no schedule beats.
     """
 
     rule_cycles: int | None
@@ -196,12 +209,12 @@ class LatencyFigures(TypedDict):
 
 
 class Total(LatencyFigures):
-    """Totals over the tuned layers of one inference, each workload times its calls.
+    """Totals over the tuned layers of one inference, each workload weighted by its number of calls.
 
-    A total is null where the value of one of the workloads is unknown. `tuned_microjoules`
-    estimates the energy consumption of accelerator and memory. `rule_source` is `mixed` if the
-    rule's schedules come from several places. `validation` is present if all workloads have
-    validation measurements.
+    A total is null if the value of one of the workloads is unknown. `tuned_microjoules` is the
+    estimated energy consumption of accelerator and memory. `rule_source` is `mixed` if the rule
+    schedules have different origins. `validation` is present if all workloads have validation
+    measurements.
     """
 
     published: PublishedTotals
@@ -210,7 +223,7 @@ class Total(LatencyFigures):
 
 
 def totals(rows: Sequence[WorkloadRow]) -> Total:
-    """Sum up the latencies of the tuned layers of one inference.
+    """Compute the totals over the tuned layers of one inference.
 
     Args:
         rows: entries of the workloads in `summary.json`.
@@ -247,7 +260,11 @@ def totals(rows: Sequence[WorkloadRow]) -> Total:
 
 
 def share_of(macs: Macs) -> float:
-    """Return the offloaded fraction of the network's multiply-accumulates; 1 if there are none."""
+    """Return the offloaded fraction of the network's multiply-accumulates; 1 if there are none.
+
+    Args:
+        macs: multiply-accumulates of the whole network and of its offloaded layers.
+    """
     return macs["offloaded"] / macs["total"] if macs["total"] else 1.0
 
 

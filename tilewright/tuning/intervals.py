@@ -1,4 +1,4 @@
-"""Confidence intervals of repeated measurements, and of the latencies of a run."""
+"""Confidence intervals for repeated measurements and for the latencies of a run."""
 
 from __future__ import annotations
 
@@ -17,22 +17,27 @@ CONFIDENCE = 0.95
 
 
 class Interval(NamedTuple):
-    """Lower and upper end of an interval."""
+    """Lower and upper end of a confidence interval.
+
+    Attributes:
+        low: lower end.
+        high: upper end.
+    """
 
     low: float
     high: float
 
 
 def interval_of(values: Sequence[float]) -> Interval | None:
-    """Return a confidence interval of the median, by order statistics.
+    """Return a confidence interval for the median, based on order statistics.
 
-    The confidence is at least `CONFIDENCE` for any distribution.
+    The confidence is at least `CONFIDENCE`, whatever the distribution of the values.
 
     Args:
-        values: measurements of shape (n,); NaN is left out.
+        values: measurements, shape (n,); NaN is ignored.
 
     Returns:
-        The interval, or None for fewer than six values, for which it does not exist.
+        The interval, or None for fewer than six values, for which no such interval exists.
     """
     known = np.asarray(values, dtype=np.float64)
     known = known[np.isfinite(known)]
@@ -44,13 +49,17 @@ def interval_of(values: Sequence[float]) -> Interval | None:
 
 
 def ratio_interval(above: Sequence[float], below: Sequence[float]) -> Interval | None:
-    """Return a confidence interval of the median ratio of two values that were measured in turns.
+    """Return a confidence interval for the median ratio of two series measured in turns.
 
-    Drift from turn to turn cancels out. Turns in which one of the two is missing are left out.
+    Drift from turn to turn cancels out. Turns in which one of the two values is missing are left
+    out.
 
     Args:
-        above: numerators by turn.
-        below: denominators by turn.
+        above: numerator in each turn.
+        below: denominator in each turn.
+
+    Returns:
+        The interval, or None for fewer than six turns.
     """
     turns = min(len(above), len(below))
     return interval_of(np.divide(above[:turns], below[:turns]).tolist())
@@ -59,19 +68,20 @@ def ratio_interval(above: Sequence[float], below: Sequence[float]) -> Interval |
 class ValidationRow(TypedDict):
     """Entry about validation measurements in `summary.json`, for one call or for an inference.
 
-    Validation measurements decide between the best trials and the rule, the schedule that is used
-    without tuning. A turn measures each of these schedules once.
+    Validation measurements decide between the best trials and the rule schedule, which is used
+    without tuning. In a turn, each of these schedules is measured once.
 
     Attributes:
         measurements: number of validation measurements.
         seconds: total duration of these measurements.
-        tuned_turns: seconds of the chosen schedule per turn of the last block; None where it
+        tuned_turns: seconds of the chosen schedule in each turn of the last block; None where it
             failed.
-        rule_turns: seconds of the rule's schedule per turn of the last block; None where it failed.
+        rule_turns: seconds of the rule schedule in each turn of the last block; None where it
+            failed.
         tuned_interval: 95 % interval of the chosen schedule's seconds, if known.
-        rule_interval: 95 % interval of the seconds of the rule's schedule, if known.
-        gain_interval: 95 % interval of the ratio of the rule's seconds to the chosen schedule's, if
-            known.
+        rule_interval: 95 % interval of the rule schedule's seconds, if known.
+        gain_interval: 95 % interval of the speed-up, the rule schedule's seconds divided by the
+            chosen schedule's seconds, if known.
     """
 
     measurements: int
@@ -85,13 +95,13 @@ class ValidationRow(TypedDict):
 
 @dataclass(frozen=True)
 class ValidationStats:
-    """Validation measurements of a run, which decide between its best trials and the baseline.
+    """Validation measurements of a workload, which decide between its best trials and the baseline.
 
     Attributes:
         measurements: number of validation measurements.
         seconds: total duration of these measurements.
-        tuned: seconds of the chosen schedule per turn of the last block, shape (turns,); NaN where
-            it failed.
+        tuned: seconds of the chosen schedule in each turn of the last block, shape (turns,); NaN
+            where it failed.
         baseline: seconds of the baseline (the schedule used without tuning) in the same turns;
             empty if there is no baseline.
     """
@@ -103,16 +113,16 @@ class ValidationStats:
 
     @property
     def tuned_interval(self) -> Interval | None:
-        """Confidence interval of the seconds of the chosen schedule."""
+        """Confidence interval for the seconds of the chosen schedule."""
         return interval_of(self.tuned)
 
     @property
     def gain_interval(self) -> Interval | None:
-        """Confidence interval of the baseline's seconds over those of the chosen schedule."""
+        """Confidence interval for the speed-up of the chosen schedule over the baseline."""
         return ratio_interval(self.baseline, self.tuned)
 
     def row(self) -> ValidationRow:
-        """Return the entry in `summary.json`."""
+        """Return the entry about validation measurements in `summary.json`."""
         return {
             "measurements": self.measurements,
             "seconds": round(self.seconds, 3),
@@ -128,13 +138,13 @@ class ValidationStats:
 
 
 def inference(counts: Sequence[int], rows: Sequence[ValidationRow]) -> ValidationRow:
-    """Combine the entries of all workloads into one entry for an inference, turn by turn.
+    """Combine the entries of all workloads into one entry for an inference.
 
-    The seconds of a turn are the sum over workloads, each times its calls.
+    The seconds of a turn are summed over the workloads, each weighted by its number of calls.
 
     Args:
-        counts: calls of each workload per inference.
-        rows: entries of the workloads. Turns that some workload lacks are left out.
+        counts: number of calls of each workload per inference.
+        rows: entries of the workloads. Turns that are missing for a workload are left out.
     """
     return ValidationStats(
         sum(row["measurements"] for row in rows),

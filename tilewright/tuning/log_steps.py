@@ -1,6 +1,6 @@
 """Steps that record a run: its parameters, its rounds and its results.
 
-A runner that tracks runs performs these steps and also logs to MLflow (`tasks.runner_prefect`).
+A runner that tracks runs (`tasks.runner_prefect`) executes these steps and also logs to MLflow.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from tilewright.tuning.tuning_task import TuningTask, tuning_task_of
 def start_sessions(
     options: TuningOptions, subgraphs: Sequence[Subgraph]
 ) -> list[tuple[TuningTask, Session]]:
-    """Return the task of each workload, and its session before the first trial.
+    """Create the task of each workload and its session before the first trial.
 
     Args:
         options: options of the run.
         subgraphs: the workloads.
 
     Raises:
-        OptionsError: the run should start from a champion, a registered model of an earlier
-            comparison, which only a tracked run can do.
+        OptionsError: the run should start from a champion, a registered model that won an earlier
+            comparison. Only a tracked run can do this.
         EarlierRunError: the run should start with trials of an earlier run that do not fit it.
     """
     if options.warm_start == CHAMPION:
@@ -58,7 +58,15 @@ def start_sessions(
 
 
 def tasks_of(options: TuningOptions, subgraphs: Sequence[Subgraph]) -> list[TuningTask]:
-    """Return the task of each workload. Raises the errors of `tuning_task_of`."""
+    """Create the task of each workload.
+
+    Args:
+        options: options of the run.
+        subgraphs: the workloads.
+
+    Raises:
+        TilewrightError: a task cannot be created, as in `tuning_task_of`.
+    """
     return [
         tuning_task_of(options, subgraph.workload, subgraph.names, subgraph.count)
         for subgraph in subgraphs
@@ -68,7 +76,13 @@ def tasks_of(options: TuningOptions, subgraphs: Sequence[Subgraph]) -> list[Tuni
 def log_parameters(
     options: TuningOptions, network: TuningNetwork, tasks: Sequence[TuningTask], emit: Listener
 ) -> None:
-    """Write `run.json`, which identifies the run that the output directory holds.
+    """Write `run.json`, which identifies the run in the output directory, and emit `NetworkFound`.
+
+    Args:
+        options: options of the run.
+        network: the network and the target.
+        tasks: tasks of the workloads.
+        emit: receives the event, and a note if the results of an earlier run are replaced.
 
     Raises:
         OSError: the file cannot be written.
@@ -81,14 +95,19 @@ def log_parameters(
 
 
 def log_workloads_added(subgraphs: Sequence[Subgraph], emit: Listener) -> None:
-    """Report the workloads that will be tuned in addition."""
+    """Emit an event about workloads that will be tuned in addition.
+
+    Args:
+        subgraphs: the additional workloads.
+        emit: receives the event.
+    """
     emit(WorkloadsAdded(_named(subgraphs)))
 
 
 def log_round(task: TuningTask, done: Round, emit: Listener) -> None:
-    """Report the result of a round to `emit`.
+    """Emit an event with the result of a round.
 
-    The event also has the workload's number of trials so far and the fraction of valid trials.
+    The event also contains the workload's number of trials so far and the fraction of valid trials.
 
     Args:
         task: the workload, target and tuner.
@@ -103,7 +122,7 @@ def log_round(task: TuningTask, done: Round, emit: Listener) -> None:
 def log_workload(
     options: TuningOptions, task: TuningTask, tuned: TunedWorkload, session: Session, emit: Listener
 ) -> None:
-    """Report the result of tuning a workload to `emit`.
+    """Emit an event with the result of tuning a workload.
 
     A runner that tracks runs also logs the result and the learned models to MLflow.
 
@@ -111,7 +130,7 @@ def log_workload(
         options: options of the run.
         task: the workload, target and tuner.
         tuned: the result.
-        session: final session of the workload, which holds the learned models.
+        session: final session of the workload, which contains the learned models.
         emit: receives the event.
     """
     emit(WorkloadTuned(tuned))
@@ -132,8 +151,11 @@ def log_network(
         network: the network and the target.
         tuned: the tuned workloads.
         wall: duration of the run in seconds.
-        sharing: how shared trials were spent, if they were shared.
-        decided: decision on fusion, if there was one.
+        sharing: summary entry about shared trials, if workloads shared their trials.
+        decided: decision about fusion, if there was one.
+
+    Returns:
+        The tuned network with its summary.
 
     Raises:
         OSError: a file cannot be written.

@@ -1,4 +1,4 @@
-"""First two steps of a run: reading a network, and finding the workloads to tune in it."""
+"""First two steps of a run: reading a network and extracting the workloads to tune."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ InputShapes = Mapping[str, Sequence[int]]
 
 
 class UnknownLayer(TilewrightError):
-    """The network does not have this layer, or the layer runs on the CPU."""
+    """The network does not have a layer with this name, or the layer runs on the CPU."""
 
     def __init__(self, layer: str, known: Sequence[str]) -> None:
         near = get_close_matches(layer, known, n=3)
@@ -43,10 +43,10 @@ class UnknownLayer(TilewrightError):
 
 @dataclass(frozen=True)
 class Model:
-    """A readable network.
+    """A network that has been read successfully.
 
     Attributes:
-        source: path or name of a built-in network.
+        source: path of the model file, or name of a built-in network.
         name: name of the network.
         digest: digest of its contents.
     """
@@ -63,7 +63,7 @@ class Subgraph:
     Attributes:
         workload: the workload.
         count: number of calls per inference.
-        names: names of its operators.
+        names: names of the operators with this workload.
         macs: multiply-accumulates of all calls in the model, without padding.
     """
 
@@ -73,7 +73,7 @@ class Subgraph:
     macs: int = 0
 
     def to_json(self) -> dict[str, Json]:
-        """Return JSON that `from_json` reads."""
+        """Convert the workload to JSON, from which `from_json` restores it."""
         return {
             "workload": self.workload.to_json(), "count": self.count, "names": list(self.names),
             "macs": self.macs,
@@ -81,7 +81,7 @@ class Subgraph:
 
     @staticmethod
     def from_json(values: Mapping[str, Json]) -> Subgraph:
-        """Read the JSON that `to_json` returned.
+        """Restore a workload from the result of `to_json`.
 
         Raises:
             KeyError: a value is missing.
@@ -94,7 +94,7 @@ class Subgraph:
 
 @dataclass(frozen=True)
 class Extracted:
-    """The workloads that were found in a network, and how much of the network they cover.
+    """The workloads that were extracted from a network, and their share of the network.
 
     Attributes:
         subgraphs: the workloads to tune, in order of first use.
@@ -105,7 +105,7 @@ class Extracted:
     macs: Macs
 
     def to_json(self) -> dict[str, Json]:
-        """Return JSON that `from_json` reads."""
+        """Convert the workloads to JSON, from which `from_json` restores them."""
         return {
             "subgraphs": [subgraph.to_json() for subgraph in self.subgraphs],
             "macs": {"total": self.macs["total"], "offloaded": self.macs["offloaded"]},
@@ -113,7 +113,7 @@ class Extracted:
 
     @staticmethod
     def from_json(values: Mapping[str, Json]) -> Extracted:
-        """Read the JSON that `to_json` returned.
+        """Restore the workloads from the result of `to_json`.
 
         Raises:
             KeyError: a value is missing.
@@ -130,10 +130,13 @@ class Extracted:
 
 
 class NetworkPart(TypedDict, total=False):
-    """The part of a network that was tuned.
+    """The part of a network that was tuned: either a list of layers, or a single workload.
 
-    It is either a list of layers, with the number of workloads of the whole network, or a single
-    workload with its epilogue. The count of a workload is that in the whole network.
+    Attributes:
+        layers: names of the tuned layers.
+        workloads_of_network: number of workloads of the whole network, if `layers` is present.
+        workload: text of the workload.
+        epilogue: text of the workload's epilogue, the operations on its result.
     """
 
     layers: list[str]
@@ -150,7 +153,7 @@ class TuningNetwork:
         model: the network.
         target: the target.
         found: workloads of the network that run on the target.
-        part: the part that is tuned, if not the whole network.
+        part: the part that is tuned; None for the whole network.
     """
 
     model: Model
@@ -160,20 +163,24 @@ class TuningNetwork:
 
     @property
     def subgraphs(self) -> tuple[Subgraph, ...]:
-        """The workloads, in order of first use."""
+        """The workloads to tune, in order of first use."""
         return self.found.subgraphs
 
 
 def import_model(source: str, input_shapes: InputShapes) -> Model:
-    """Read a built-in network or a file, and check it.
+    """Read a built-in network or a model file, and check it.
+
+    Args:
+        source: path of the model file, or name of a built-in network.
+        input_shapes: fixed input shapes by name.
 
     Raises:
         ModelFileError: the file cannot be read.
-        UnknownName: there is no such built-in network.
+        UnknownName: there is no built-in network with this name.
     """
     content = source_digest(source)
     network = _network(source, _frozen(input_shapes), content)
-    _ = network.examined  # a file that cannot be read is refused here
+    _ = network.examined  # raises an error if the file cannot be read
     return Model(source, printable(Path(network.name).stem), content)
 
 
@@ -185,15 +192,16 @@ def extract_subgraphs(
     input_shapes: InputShapes,
     calibration: str = "",
 ) -> Extracted:
-    """Find the workloads of a network that run on a target.
+    """Extract the workloads of a network that run on a target.
 
     Args:
         model: the network.
         target: the target.
-        epilogue: which epilogues the workloads get.
-        max_waste: largest fraction of multiplications with padding zeros of an offloaded layer.
+        epilogue: rule for the epilogues of the workloads, the operations that are fused into them.
+        max_waste: a layer is offloaded only if at most this fraction of its multiplications are
+            with padding zeros.
         input_shapes: fixed input shapes by name.
-        calibration: path of samples that quantise a float network, or "".
+        calibration: path of samples for the quantisation of a float network, or "".
 
     Raises:
         UnsupportedOperatorError: an operator cannot be imported.
@@ -204,7 +212,7 @@ def extract_subgraphs(
     network = _network(model.source, _frozen(input_shapes), content)
     samples = Path(calibration) if calibration else None
     if samples is not None:
-        sample_files(samples)  # also a network that needs none refuses a folder without samples
+        sample_files(samples)  # reject a folder without samples even if the network needs none
     network = network.calibrated_by(samples)
     accelerator = Accelerator.for_target(target, epilogue, max_waste)
     result, report = network.surveyed_on(accelerator)
@@ -221,9 +229,10 @@ def extract_subgraphs(
 
 
 def lone_workload(text: str, epilogue: str) -> tuple[Model, Extracted]:
-    """Return a single workload in the form of a network that consists only of it.
+    """Wrap a single workload as a network that consists only of this workload.
 
-    The default epilogue of integer steps is left out for pools and for floating-point workloads.
+    The default epilogue of integer operations is replaced by none for pools and for floating-point
+    workloads.
 
     Args:
         text: text of the workload, such as `conv2d:n=1,c=64,…`.
@@ -241,11 +250,14 @@ def lone_workload(text: str, epilogue: str) -> tuple[Model, Extracted]:
 
 
 def select_layers(extracted: Extracted, layers: Sequence[str]) -> Extracted:
-    """Return the workloads of the given layers, and their share of the network.
+    """Select the workloads of the given layers.
 
     Args:
         extracted: all workloads of the network.
         layers: names of operators.
+
+    Returns:
+        The selected workloads, with their multiply-accumulates as `offloaded`.
 
     Raises:
         UnknownLayer: a layer is not among the workloads.
@@ -260,7 +272,12 @@ def select_layers(extracted: Extracted, layers: Sequence[str]) -> Extracted:
 
 
 def source_digest(source: str) -> str:
-    """Return a digest of a model file without external weights, or of a built-in network's code."""
+    """Return a digest of a model file without external weights, or of a built-in network.
+
+    Args:
+        source: path of the model file, or name of a built-in network. The digest of a built-in
+            network covers its name and the code of all built-in networks.
+    """
     path = Path(source)
     if path.is_file():
         return _file_digest(path)
@@ -269,7 +286,10 @@ def source_digest(source: str) -> str:
 
 
 def weights_digest(source: str) -> str:
-    """Return a digest of the external weights of a model file; "" if it has none.
+    """Return a digest of the external weights of a model file, or "" if it has none.
+
+    Args:
+        source: path of the model file, or name of a built-in network.
 
     Raises:
         ModelFileError: a file cannot be read.
@@ -279,10 +299,16 @@ def weights_digest(source: str) -> str:
 
 
 def calibration_digest(calibration: str) -> str:
-    """Return a digest of the samples in a file or folder; "" without samples.
+    """Return a digest of the calibration samples in a file or folder.
+
+    Args:
+        calibration: path of the samples, or "" for none.
+
+    Returns:
+        The digest, or "" if there are no samples.
 
     Raises:
-        InputError: the path holds no samples.
+        InputError: the path contains no samples.
     """
     files = sample_files(Path(calibration)) if calibration else ()
     return digest("".join(map(_file_digest, files)).encode()) if files else ""
@@ -299,8 +325,8 @@ def _frozen(shapes: InputShapes) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 @lru_cache(maxsize=1)
 def _network(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...], content: str) -> Read:
-    """Load a network.
+    """Load a network, or return it from the cache.
 
-    `content` is the digest of all its files, so that the cache notices changes.
+    `content` is a digest of all its files, so that a changed file is loaded again.
     """
     return networks.load(source, dict(shapes) or None, sandbox=True)

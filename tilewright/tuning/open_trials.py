@@ -1,4 +1,4 @@
-"""Opens the trials of an output directory while a command works on it."""
+"""Access to the trials of an output directory while a command works on it."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ VARIABLE = "TILEWRIGHT_STORE"
 def trials_of_folder(
     options: TuningOptions, emit: Listener, own: bool = True
 ) -> Iterator[TrialStore]:
-    """Open the trials of a run, after emptying the output directory if the options say so.
+    """Open the trial store of a run, after deleting earlier results if `--fresh` is set.
 
     Args:
         options: options of the run.
         emit: receives notes about unusable data.
-        own: whether to own the output directory. If not, the trials are opened while another
-            command owns it.
+        own: whether to become the owner of the output directory. If False, the trials can be opened
+            while another command is the owner.
 
     Raises:
         RunInUse: another command works on the output directory.
-        FolderTaken: the output directory holds another run.
+        FolderTaken: the output directory contains another run.
         TrialStoreError: the trials cannot be read or written.
         UnsafeFile: a path is not a plain file.
         OSError: the output directory cannot be written.
     """
     folder = options.folder.absolute()
-    check_vacant(options)  # before anything changes
+    check_vacant(options)  # before `open_store` creates any file
     with open_store(folder, store_url(options.store), fresh=options.fresh, own=own) as store:
         check_vacant(options)
         if options.fresh:
@@ -53,11 +53,11 @@ def trials_of_folder(
 
 
 def record_of(store: TrialStore, task: TuningTask) -> StoredRun:
-    """Return the access to one workload's trials in the trial store of a run.
+    """Return an object that accesses the trials of one workload in the trial store.
 
     Args:
         store: the open trial store.
-        task: the workload with the target, tuner and seed that identify its trials.
+        task: the workload, with the target, tuner and seed that identify its trials.
     """
     return StoredRun(
         store, task.store_key, task.problem.space,
@@ -67,9 +67,16 @@ def record_of(store: TrialStore, task: TuningTask) -> StoredRun:
 
 @contextmanager
 def own_folder(folder: Path) -> Iterator[None]:
-    """Own an output directory that holds no trials of its own during a `with` block.
+    """Return a context manager that owns an output directory without a trial store of its own.
 
-    No other command can write to the directory meanwhile. Raises the errors of `TrialStore`.
+    Within the `with` block, no other command can write to the directory.
+
+    Args:
+        folder: the output directory.
+
+    Raises:
+        RunInUse: another command owns the directory.
+        TrialStoreError: the file that records the owner cannot be written.
     """
     with TrialStore(folder.absolute() / OWNER):
         yield
@@ -78,8 +85,14 @@ def own_folder(folder: Path) -> Iterator[None]:
 def store_url(named: str = "") -> str:
     """Return the URL of the database that keeps the trials of new output directories.
 
-    It is `named`, or else the variable `TILEWRIGHT_STORE`, or else `store` in the workspace's
-    `workspace.json`. It is empty if each directory keeps its own trials.
+    The URL is `named`, or else the environment variable `TILEWRIGHT_STORE`, or else the value of
+    `store` in the workspace's file `workspace.json`. Passwords are removed from it.
+
+    Args:
+        named: URL that the user gave with `--store`, or "".
+
+    Returns:
+        The URL, or "" if each output directory keeps its own trials.
 
     Raises:
         ValueError: `workspace.json` is damaged.

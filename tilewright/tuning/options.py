@@ -1,7 +1,7 @@
 """Options of a tuning run.
 
-The options of `tilewright tune`, the form of its deployment and the keyword arguments of
-`tilewright.tune` are derived from `TuningOptions`.
+The command-line options of `tilewright tune`, the form of its Prefect deployment and the keyword
+arguments of `tilewright.tune` are derived from `TuningOptions`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AS_IN_NETWORK, PER_CHANNEL, PLAIN = "network", "per-channel", "plain"
 MOST_WORKERS = 256
 USUAL = "Usual options"
 DEFAULT_OUT = "tuned/<model>-<target>"
-_LONGEST_NAME = 30  # characters of a part of a default folder
+_LONGEST_NAME = 30  # maximum length of each part of a default folder's name, in characters
 
 # Options that several commands have.
 Target = Annotated[
@@ -99,24 +99,27 @@ Store = Annotated[
         "TILEWRIGHT_STORE and the key 'store' in the workspace's workspace.json "
         "set a default for all commands.",
     ),
-    # Options are shown in pages and stored in files.
+    # Options are shown in pages and stored in files, so they must not contain a password.
     AfterValidator(without_password),
 ]
 
 
 class PrecisionError(TilewrightError, ValueError):
-    """The target does not have this precision. Pydantic treats it as an invalid value."""
+    """The target does not offer this precision. Pydantic treats the error as an invalid value."""
 
 
 def precision_in_target(values: Any, default_target: str) -> Any:
-    """Make the option `precision` a part of the target's name: `cpu:precision=int8`.
+    """Replace the option `precision` by a part of the target's name, such as `cpu:precision=int8`.
 
     Args:
-        values: options by name, as they are given to a model.
-        default_target: the target if the options name none.
+        values: options by name, as they are passed to a pydantic model.
+        default_target: name of the target if the options do not contain one.
+
+    Returns:
+        The changed options; `values` itself if no precision is given.
 
     Raises:
-        PrecisionError: the target has no choice of precision, or already names one.
+        PrecisionError: the target has a fixed precision, or its name already contains a precision.
     """
     if not isinstance(values, dict) or not values.get("precision"):
         return values
@@ -137,10 +140,13 @@ _DURATION = re.compile(r"(?=\d)(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 
 def check_duration(text: str) -> str:
-    """Return the text if it is empty or a duration such as `1h30m`.
+    """Check that a text is empty or a duration such as `1h30m`, and return it.
+
+    Args:
+        text: the text.
 
     Raises:
-        ValueError: the text is anything else.
+        ValueError: the text is neither empty nor a positive duration.
     """
     if text and (not _DURATION.fullmatch(text) or seconds_of_duration(text) == 0):
         raise ValueError(
@@ -150,7 +156,14 @@ def check_duration(text: str) -> str:
 
 
 def seconds_of_duration(text: str) -> int | None:
-    """Return the seconds of a duration such as `1h30m`; None for an empty text."""
+    """Convert a duration such as `1h30m` to seconds.
+
+    Args:
+        text: the duration.
+
+    Returns:
+        Seconds, or None if the text is empty or not a duration.
+    """
     match = _DURATION.fullmatch(text)
     if match is None:
         return None
@@ -282,7 +295,7 @@ class TuningOptions(CommandOptions):
     @model_validator(mode="before")
     @classmethod
     def _without_network(cls, values: Any) -> Any:
-        """Leave out the default network if a single workload is given."""
+        """Remove the default network if a single workload is given."""
         if isinstance(values, dict) and values.get("workload"):
             return {"model": ""} | values
         return values
@@ -346,29 +359,29 @@ class TuningOptions(CommandOptions):
 
     @property
     def subject(self) -> str:
-        """What is tuned, as the user wrote it."""
+        """The network or workload to tune, as the user wrote it."""
         return printable(as_typed(self.model) or self.workload)
 
     @property
     def settings(self) -> str:
-        """Settings that tell runs of a subject apart, such as `default, seed 0, 64 trials`."""
+        """Settings that distinguish runs of one subject, such as `default, seed 0, 64 trials`."""
         trials = f"{self.trials} trial{'' if self.trials == 1 else 's'}"
         return f"{self.tuner}, seed {self.seed}, {trials}"
 
     @property
     def epilogue_mode(self) -> Literal["full", "per-channel", "plain"]:
-        """Which epilogues the workloads of a network get (`networks.epilogues`)."""
+        """Rule for the epilogues of a network's workloads (`networks.epilogues`)."""
         if self.epilogue == PER_CHANNEL:
             return "per-channel"
         return "plain" if self.epilogue == PLAIN else "full"
 
     @property
     def steps(self) -> str:
-        """Epilogue of a single workload."""
+        """Epilogue of a single workload, the operations on its result."""
         return PLAIN_STEPS if self.epilogue in (AS_IN_NETWORK, PLAIN) else self.epilogue
 
     def default_value(self, name: str) -> Any:
-        """Return the default of an option; that of `out` depends on the other options."""
+        """Return the default of an option. For `out`, it depends on the other options."""
         if name == "out" and self.out:
             return str(self.model_copy(update={"out": ""}).folder)
         return super().default_value(name)
@@ -380,7 +393,7 @@ class TuningOptions(CommandOptions):
 
     @property
     def short_name(self) -> str:
-        """Network or workload, target and layers, as a file name."""
+        """File name that is made of the network or workload, the target and the layers."""
         subject = Path(self.model).stem or re.sub(r"[^\w]+", "-", self.workload)
         layers = re.sub(r"[^\w.+-]+", "-", "+".join(self.layers))
         if len(layers) > _LONGEST_NAME:
@@ -389,10 +402,13 @@ class TuningOptions(CommandOptions):
 
 
 def file_name_of(target: str) -> str:
-    """Return the name of a target as a part of a file name, such as `cpu-precision-int8`.
+    """Convert the name of a target to a part of a file name, such as `cpu-precision-int8`.
 
-    A path is reduced to the file's name without suffix. The end of a long name is replaced by a
-    digest.
+    A path is reduced to the file's name without suffix. If the result is too long, its end is
+    replaced by a digest.
+
+    Args:
+        target: name of the target.
     """
     words = re.split(r"[:,=]", target)
     names = [Path(word).stem if "/" in word or word.endswith(".json") else word for word in words]
@@ -407,10 +423,10 @@ def _short_digest(text: str) -> str:
 
 
 class TrackingOptions(CommandOptions):
-    """Options of recording a run in MLflow.
+    """Options for recording a run in MLflow.
 
-    They change neither a run's results nor its identity: a run may be resumed with other tracking
-    options.
+    They affect neither the results nor the identity of a run, so a run may be resumed with other
+    tracking options.
     """
 
     system_metrics: bool = Field(
@@ -420,10 +436,13 @@ class TrackingOptions(CommandOptions):
     )
 
     def check_bare(self, bare: bool) -> None:
-        """Check the options against those of the command.
+        """Check that the tracking options are compatible with `--bare`.
+
+        Args:
+            bare: whether the run uses neither MLflow nor Prefect.
 
         Raises:
-            OptionsError: system metrics were requested for a `bare` run, which does not use MLflow.
+            OptionsError: system metrics were requested for a bare run, which does not use MLflow.
         """
         if bare and self.system_metrics:
             raise OptionsError(
@@ -432,7 +451,7 @@ class TrackingOptions(CommandOptions):
 
 
 class ClusterOptions(CommandOptions):
-    """Cluster option for commands whose other options have none."""
+    """Option `--cluster` for commands whose other options do not include it."""
 
     cluster: Cluster = ""
 

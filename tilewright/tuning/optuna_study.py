@@ -1,8 +1,8 @@
-"""Conversion of a run's trials to Optuna studies, for its tools and for knob importance.
+"""Conversion of a run's trials to Optuna studies, for Optuna's tools and for knob importance.
 
-There is one study per workload. Its parameters are the knobs with the values that were tried, and
-its objective is the latency in seconds. A trial that is not valid is a failed trial of the study,
-with the reason as an attribute.
+There is one study per workload. Its parameters are the knobs, with the values that were tried. Its
+objective is the latency in seconds. A trial that is not valid becomes a failed trial of the study,
+with the reason as a user attribute.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ else:
 
 
 class _Journal:
-    """An Optuna journal in memory. Optuna's own writer would sync the disk for each line."""
+    """Optuna journal in memory. Optuna's own file writer would sync the disk after each line."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
@@ -42,9 +42,15 @@ _NAMES = ("workload", "cycles", "round", "status", "reason")
 
 
 def optuna_journal(run: RunTrials) -> str:
-    """Return the trials of a run as an Optuna journal with one study per workload.
+    """Convert the trials of a run to an Optuna journal with one study per workload.
 
-    Optuna's `JournalStorage` and its dashboard can open the file.
+    Optuna's `JournalStorage` and the Optuna dashboard can open a file with this content.
+
+    Args:
+        run: the trials of the run.
+
+    Returns:
+        The journal as JSON lines.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     journal, title = _Journal(), "{network} on {target}, {tuner}, seed {seed}".format(**run.about)
@@ -58,9 +64,11 @@ def optuna_journal(run: RunTrials) -> str:
 
 
 def add_trials(study: optuna.Study, table: pd.DataFrame) -> None:
-    """Add trials of one workload to a study.
+    """Add the trials of one workload to a study.
 
-    `table` has the columns `search.trial_store.COLUMNS`.
+    Args:
+        study: the study.
+        table: trials with the columns `search.trial_store.COLUMNS`.
     """
     knobs = [json.loads(text) for text in table["knobs"]]
     spread = {
@@ -83,17 +91,16 @@ def add_trials(study: optuna.Study, table: pd.DataFrame) -> None:
 
 
 def knob_importance(table: pd.DataFrame) -> Mapping[str, float]:
-    """Return the importance of each knob for the log latency of a workload, by fANOVA.
+    """Compute the importance of each knob for the log latency of a workload with fANOVA.
 
-    The importances are fractions of the variance between valid trials, largest first (Hutter et
-    al., ICML 2014).
+    An importance is a fraction of the variance among the valid trials (Hutter et al., ICML 2014).
 
     Args:
         table: trials of the workload.
 
     Returns:
-        Importance by knob name; empty if there are fewer than `FEWEST` valid trials or all have the
-        same latency.
+        Importance by knob name, largest first. Empty if there are fewer than `FEWEST` valid trials,
+        or if all of them have the same latency.
     """
     valid = table[table["status"] == "valid"]
     if len(valid) < FEWEST or valid["seconds"].nunique() < 2:

@@ -1,14 +1,14 @@
-"""Files of an output directory, and checks before any work whether the directory can be used.
+"""Names of the files of an output directory, and checks that the directory can be used.
 
-run.json          identifies the run, and the layers of each workload (`tuning.run_metadata`)
-summary.json      latencies of every workload: baseline, tuned and lower bounds
-schedules.json    the chosen schedule of every workload; equal runs give equal bytes
-fusion.json       what is fused, with the schedules, if this was requested
+run.json          identifies the run, and lists the layers of each workload (`tuning.run_metadata`)
+summary.json      latencies of every workload: without tuning, tuned, and lower bounds
+schedules.json    the chosen schedule of every workload; equal runs write identical files
+fusion.json       decisions about fusion with their schedules, if `--fusion` was given
 trials.parquet    one row per trial
 convergence.png   best latency over trials, if it was drawn
 explain.html      what the models learned, with explain.png, if `tilewright explain` was called
-trials.sqlite     the trials, from which the run resumes (`search.trial_store`)
-.tune             ID of the directory, which stays the same when it is moved
+trials.sqlite     the trials, from which the run is resumed (`search.trial_store`)
+.tune             ID of the directory, which stays the same when the directory is moved
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ class OutputError(TilewrightError):
 
 
 def check_folder(folder: Path) -> None:
-    """Check that files can be written to `folder`, without leaving anything behind.
+    """Check that files can be written to a folder. No files are left behind.
+
+    Args:
+        folder: the folder, which need not exist.
 
     Raises:
         OutputError: files cannot be written there.
@@ -81,20 +84,24 @@ def check_folder(folder: Path) -> None:
 
 
 def below_root(folder: Path, root: str) -> Path:
-    """Return a folder relative to a root folder that it must not leave.
+    """Check that a folder lies below a root folder, and return its path.
 
     Args:
-        folder: the folder.
-        root: the root folder; if empty, `folder` is returned as it is.
+        folder: the folder. A relative path is relative to the root.
+        root: the root folder; if empty, `folder` is returned unchanged.
+
+    Returns:
+        The resolved path. It is relative to the root if the root is the current directory and
+        `folder` is a relative path.
 
     Raises:
-        OutputError: the folder lies outside of the root, possibly through a link.
+        OutputError: the folder lies outside of the root, possibly because of a symbolic link.
     """
     if not root:
         return folder
     try:
         place, limit = (Path(root) / folder).resolve(), Path(root).resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # a link to itself, a zero byte
+    except (OSError, RuntimeError, ValueError) as error:  # link to itself, zero byte in the path
         raise OutputError(
             f"the output directory {str(folder)!r} is not a folder below {root}: {error}"
         ) from None
@@ -108,19 +115,28 @@ def below_root(folder: Path, root: str) -> Path:
 
 
 def forget_results(folder: Path) -> None:
-    """Remove the files of an earlier run, except for the database of trials.
+    """Delete the files of an earlier run, except for the database of trials.
 
-    The summary is removed first, since it marks a run as complete.
+    The summary is deleted first, because it marks a run as complete.
+
+    Args:
+        folder: the output directory.
 
     Raises:
-        OSError: a file cannot be removed.
+        OSError: a file cannot be deleted.
     """
     for name in (SUMMARY, SCHEDULES, FUSION, FUSION_PAGE, TRIALS, CONVERGENCE, RUN, *LEDGERS):
         remove(folder / name)
 
 
 def at_work(folder: Path) -> str | None:
-    """Return a description of the command that is writing to an output directory; None if none is.
+    """Describe the command that is writing to an output directory.
+
+    Args:
+        folder: the output directory.
+
+    Returns:
+        The description, or None if no command is writing.
 
     Raises:
         TrialStoreError: the database cannot be read.
@@ -136,12 +152,15 @@ def at_work(folder: Path) -> str | None:
 def check_idle(folder: Path) -> None:
     """Check that no command is writing to an output directory.
 
+    Args:
+        folder: the output directory.
+
     Raises:
         RunInUse: a command is writing to it.
     """
     try:
         command = at_work(folder)
-    except TrialStoreError:  # whoever opens the database says it, or begins anew
+    except TrialStoreError:  # reported later, when the run opens the database
         return
     if command:
         raise RunInUse(
@@ -151,15 +170,18 @@ def check_idle(folder: Path) -> None:
 
 
 def identity_file(folder: Path) -> Path:
-    """Return the hidden file that holds the ID of an output directory."""
+    """Return the path of the hidden file that contains the ID of an output directory."""
     return folder / ".tune"
 
 
 def identity(folder: Path) -> str:
-    """Return the ID of an output directory, and create it if necessary.
+    """Return the ID of an output directory, after creating the ID if necessary.
 
-    The ID is stored in the directory and moves with it. A copy of a directory gets a new ID. Call
-    this only as the owner of the directory.
+    The ID is stored in the directory and moves with it. A copy of a directory gets a new ID. This
+    function may be called only by the owner of the directory.
+
+    Args:
+        folder: the output directory.
 
     Raises:
         OSError: the ID cannot be written.
@@ -176,7 +198,10 @@ def identity(folder: Path) -> str:
 
 
 def _identity(folder: Path) -> tuple[str, str]:
-    """Return the stored ID and the path for which it was written; two empty texts if none is."""
+    """Return the stored ID and the path for which it was written.
+
+    Both are empty strings if no valid ID is stored.
+    """
     try:
         held = as_object(read_json(read_plain(identity_file(folder), limit=1 << 16)))
         return as_text(held["id"]), as_text(held["place"])

@@ -1,6 +1,6 @@
-"""Writes the results of a run. Each file is written atomically, at the end of the run.
+"""Writes the result files of a run. Each file is written atomically at the end of the run.
 
-`tuning.output_dir` names the files.
+The names of the files are in `tuning.output_dir`.
 """
 
 from __future__ import annotations
@@ -44,12 +44,18 @@ PACKAGES = ("tilewright", "apache-tvm", "xgboost-cpu", "lightgbm", "numpy")
 class Summary(TypedDict):
     """Contents of `summary.json`.
 
-    `part` is present if only a part of a network was tuned. `stop_gain` is present if trials were
-    shared; `trials` is then the average per workload at most. `fusion` is present if fusion was
-    decided. `macs` says how much of the network `total` covers. `run_key` identifies the run
-    (`tuning.run_metadata`). `verified` is false if the target cannot run programs on data, so that
-    nobody checked what the schedules compute. `versions` are those of this program and of the
-    packages for compiling and learning. The last two fields are those of a tracked run.
+    Fields whose meaning is not clear from their names:
+
+    - `part` is present if only a part of a network was tuned.
+    - `stop_gain` is present if the workloads shared their trials. `trials` is then the maximum
+      average per workload.
+    - `fusion` is present if fusion was decided.
+    - `macs` shows how much of the network `total` covers.
+    - `run_key` identifies the run (`tuning.run_metadata`).
+    - `verified` is False if the target cannot run programs on data, so that nobody has checked the
+      numerical results of the schedules.
+    - `versions` contains the versions of Tilewright and of the packages for compiling and learning.
+    - `mlflow_run_id` and `prefect_flow_run_id` are present if the run was tracked.
     """
 
     version: int
@@ -77,12 +83,12 @@ class Summary(TypedDict):
 
 
 class TargetRow(TypedDict):
-    """The target in `schedules.json`.
+    """Target entry of `schedules.json`.
 
     Attributes:
         name: name of the target.
         kind: kind of the target.
-        fingerprint: digest of the properties on which programs and latencies depend.
+        fingerprint: digest of the properties that affect programs and latencies.
         spec: specification from which `targets.registry.rebuild` can rebuild the target.
     """
 
@@ -115,14 +121,14 @@ def summary_of(
     sharing: StopGain | None = None,
     decided: Decided | None = None,
 ) -> Summary:
-    """Return the summary of a run, without its duration.
+    """Build the summary of a run. Its duration is set to 0 and must be filled in by the caller.
 
     Args:
         options: options of the run.
         network: the network and the target.
         tuned: the tuned workloads.
-        sharing: how shared trials were spent, if they were shared.
-        decided: decision on fusion, if there was one.
+        sharing: summary entry about shared trials, if workloads shared their trials.
+        decided: decision about fusion, if there was one.
     """
     rows = [workload_result.summary() for workload_result in tuned]
     summary: Summary = {
@@ -155,7 +161,12 @@ def summary_of(
 
 
 def target_row(options: TuningOptions, target: Target) -> TargetRow:
-    """Return the entry about the target in `schedules.json`."""
+    """Build the target entry of `schedules.json`.
+
+    Args:
+        options: options of the run.
+        target: the target.
+    """
     row: TargetRow = {
         "name": target.name,
         "kind": kind_of(options.target)[0].name,
@@ -173,7 +184,7 @@ class TunedNetwork:
     Attributes:
         summary: contents of `summary.json`.
         workloads: the tuned workloads in order of first use.
-        decided: decision on fusion, if there was one.
+        decided: decision about fusion, if there was one.
     """
 
     summary: Summary
@@ -182,13 +193,13 @@ class TunedNetwork:
 
 
 def write_outputs(folder: Path, target: TargetRow, network: TunedNetwork) -> list[Path]:
-    """Write all files of the output directory, and return their paths.
+    """Write all result files of the output directory, and return their paths.
 
-    The summary is written last, since a folder with a summary is complete.
+    The summary is written last, because it marks the directory as complete.
 
     Args:
         folder: the output directory.
-        target: entry about the target for `schedules.json`.
+        target: target entry of `schedules.json`.
         network: the tuned network.
 
     Raises:
@@ -230,7 +241,13 @@ def trials_of(folder: Path, tuned: Sequence[TunedWorkload]) -> pd.DataFrame:
 
 
 def parquet(frame: pd.DataFrame) -> bytes:
-    """Return a table of trials as a Parquet file that names the version of its format."""
+    """Serialise a table of trials as a Parquet file.
+
+    The metadata of the file contains the version of the format.
+
+    Args:
+        frame: table of trials.
+    """
     buffer = io.BytesIO()
     table = pa.Table.from_pandas(frame, preserve_index=False)
     version = {formats.TRIALS.key: str(formats.TRIALS.written)}

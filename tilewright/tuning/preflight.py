@@ -1,4 +1,4 @@
-"""Checks before a run starts, so that a mistake costs no time."""
+"""Checks before a run starts, so that a mistake in the options is reported at once."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ from tilewright.tuning.run_metadata import check_vacant
 def check(options: TuningOptions) -> None:
     """Check the options of a run without loading learning libraries or TVM.
 
+    Args:
+        options: options of the run.
+
     Raises:
         TilewrightError: a target, space, network, tuner or option is unknown or invalid, or the
-            output directory cannot be written or holds another run.
+            output directory cannot be written or contains another run.
         RunInUse: another command works on the output directory.
     """
     check_target(options.target, options.space)
@@ -64,11 +67,15 @@ def _check_place(options: TuningOptions) -> None:
 
 
 def check_start(options: TuningOptions) -> None:
-    """Check the model or the earlier run of a warm start.
+    """Check the transfer model or the earlier run of a warm start.
+
+    Args:
+        options: options of the run.
 
     Raises:
-        TransferError: the folder holds neither a run nor a model, or a model that is not trusted.
-        EarlierRunError: the run in the folder is not finished or belongs to another version.
+        TransferError: the folder contains neither a run nor a model, or its model is not trusted.
+        EarlierRunError: the run in the folder is not finished or belongs to another version of the
+            target.
         OptionsError: the tuner cannot use such a model or such trials.
     """
     if options.warm_start in ("", CHAMPION):
@@ -106,10 +113,13 @@ def _check_earlier_run(options: TuningOptions, folder: Path) -> None:
 
 
 def check_fusion(options: TuningOptions) -> None:
-    """Check that the target can run whole networks if fusion is to be decided.
+    """Check that the target can run whole networks, if fusion is to be decided.
+
+    Args:
+        options: options of the run.
 
     Raises:
-        OptionsError: the target cannot.
+        OptionsError: the target cannot run whole networks.
     """
     if not options.fusion:
         return
@@ -125,9 +135,12 @@ def check_fusion(options: TuningOptions) -> None:
 def check_source(model: str) -> None:
     """Check that a model exists.
 
+    Args:
+        model: path of a model file, or name of a built-in network.
+
     Raises:
         ModelFileError: there is no such file, or the path is a folder.
-        UnknownName: there is no built-in network of this name.
+        UnknownName: there is no built-in network with this name.
     """
     if model in zoo_names() or Path(model).is_file():
         return

@@ -1,4 +1,4 @@
-"""Reads the JSON files of a finished run."""
+"""Reader for the JSON files of a finished run."""
 
 from __future__ import annotations
 
@@ -31,23 +31,26 @@ _RENAMED = {
 
 
 class _Head(BaseModel):
-    """Version of a file. Files of older versions may not state it."""
+    """Version of a file. Files of old versions may not contain it."""
 
     version: JsonValue = None
 
 
 def read_written(model: type[M], folder: Path, name: str, problem: type[TilewrightError]) -> M:
-    """Read a JSON file of a finished run, and convert it to the present version.
+    """Read a JSON file of a finished run, after converting it to the present version.
 
     Args:
         model: pydantic model of the fields to read.
         folder: output directory of the run.
         name: name of the file.
-        problem: class of the error to raise.
+        problem: exception class to raise.
+
+    Returns:
+        An instance of `model`.
 
     Raises:
-        TilewrightError: an error of class `problem`: the file is missing, damaged or has an
-            unsupported version.
+        TilewrightError: the file is missing, damaged or has an unsupported version. The exception
+            is an instance of `problem`.
     """
     try:
         data = read_plain(folder / name, limit=MAX_JSON_BYTES)
@@ -76,7 +79,7 @@ def read_written(model: type[M], folder: Path, name: str, problem: type[Tilewrig
 
 
 def _present_summary(data: bytes, renamed: Mapping[str, str]) -> bytes:
-    """Return a summary of an earlier version with the keys of the present one."""
+    """Convert a summary of an earlier version to the keys of the present version."""
     try:
         summary = as_object(read_json(data))
         total, rows = summary.get("total"), summary.get("workloads")
@@ -87,7 +90,7 @@ def _present_summary(data: bytes, renamed: Mapping[str, str]) -> bytes:
         if isinstance(rows, list):
             rows = [_with_keys(row, renamed) if isinstance(row, dict) else row for row in rows]
     except ValueError:
-        return data  # what is wrong with it is found by who asks for more than its version
+        return data  # the caller's model reports the error when it parses the data
     return json.dumps({**summary, "total": total, "workloads": rows}).encode()
 
 
@@ -100,6 +103,6 @@ def unreadable_message(folder: Path, why: object) -> str:
 
     Args:
         folder: the folder.
-        why: what is wrong with its files.
+        why: description of the problem with its files.
     """
     return f"{folder} was not written by this version of 'tilewright tune' ({why}); tune again"

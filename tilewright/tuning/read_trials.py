@@ -1,4 +1,4 @@
-"""Reads trials of any source: an output directory, or the files of a tuner of TVM."""
+"""Reader for trials from any source: an output directory, or the files of a TVM tuner."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from tilewright.tuning.output_dir import STORE
 def read_trials(source: Path) -> ForeignTrials:
     """Read the trials of an output directory, a MetaSchedule database or an AutoTVM log.
 
-    The run of an output directory may still be running or may have been interrupted.
+    The run of an output directory may still be running, or may have been interrupted.
+
+    Args:
+        source: the directory or file.
 
     Raises:
         ForeignTrialsError: there are no trials.

@@ -1,7 +1,7 @@
-"""Options of comparing a run with the previous run: how much worse it may be.
+"""Options for comparing a run with the previous run, such as the tolerated slowdown.
 
-The comparison itself is in `tasks.regression_check`. The options are here so that they are checked
-before a run starts.
+The comparison itself is in `tasks.regression_check`. The options are defined in this package, so
+that they are checked before a run starts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ OFF, FLAG, FAIL = "off", "flag", "fail"
 
 
 class WatchOptions(CommandOptions):
-    """Options of comparing a run with the last comparable run."""
+    """Options for comparing a run with the last comparable run."""
 
     when_worse: Annotated[Literal["off", "flag", "fail"], CliOption(metavar="flag|fail|off")] = (
         Field(

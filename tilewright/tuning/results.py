@@ -1,4 +1,4 @@
-"""Results of tuning a workload."""
+"""Types that hold the result of tuning a workload, and their entries in the output files."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tilewright.tuning.tuning_task import TuningTask
 class ScheduleRow(TypedDict):
     """Entry of a workload in `schedules.json`.
 
-    `config` holds knob indices in `space`; it is None if no schedule runs. If the target counts no
-    cycles, `cycles` is None and `seconds` is present. If measurements vary, `seconds_interval` is a
-    95 % interval.
+    `config` contains knob indices of the space `space`; it is None if no schedule runs. If the
+    target does not count cycles, `cycles` is None and `seconds` is present. If measurements vary,
+    `seconds_interval` is a 95 % confidence interval.
     """
 
     id: str
@@ -42,12 +42,12 @@ class ScheduleRow(TypedDict):
 
 
 class FoundBy(TypedDict):
-    """The run that found a schedule.
+    """Description of the run that found a schedule.
 
     Attributes:
-        tuner: its tuner; None if an earlier version made the run.
-        seed: its seed; None if an earlier version made the run.
-        trials: number of its trials of the workload.
+        tuner: tuner of the run; None if an earlier version of Tilewright made the run.
+        seed: seed of the run; None if an earlier version of Tilewright made the run.
+        trials: number of trials of the workload in this run.
     """
 
     tuner: str | None
@@ -58,10 +58,13 @@ class FoundBy(TypedDict):
 class WorkloadRow(LatencyFigures):
     """Entry of a workload in `summary.json`, with latencies of one call.
 
-    Unknown latencies are None. `found_by` is present if an earlier run in the same output directory
-    found the tuned schedule. `stopped_by_time` is present if a time limit ended the rounds early.
-    `validation` is present if measurements vary. `model_errors` is present if the tuner has models,
-    and holds means over rounds of `search.round_steps.model_errors`.
+    Unknown latencies are None. The following fields are optional:
+
+    - `found_by` is present if an earlier run in the same output directory found the tuned schedule.
+    - `stopped_by_time` is present if a time limit ended the tuning early.
+    - `validation` is present if measurements vary.
+    - `model_errors` is present if the tuner has models. It contains means over rounds of
+      `search.round_steps.model_errors`.
     """
 
     id: str
@@ -88,16 +91,16 @@ class WorkloadRow(LatencyFigures):
 
 @dataclass(frozen=True)
 class Schedule:
-    """A chosen schedule.
+    """A schedule of a workload, with its latency.
 
     Attributes:
-        source: `trial`, or the source of the baseline if no trial beat it.
+        source: origin of the schedule: `trial`, or the source of the baseline.
         space: name of its schedule space.
         config: knob indices in that space.
         knobs: knob values by name.
-        latency: its latency.
-        compared: whether it computes the workload in a different form, so that it serves for
-            comparison only and cannot be chosen.
+        latency: latency of one call.
+        compared: True if the schedule computes the workload in a different form. It then serves
+            only for comparison and cannot be chosen.
     """
 
     source: str
@@ -110,12 +113,13 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Baselines:
-    """Latencies without tuning. Each is None if the target has no such schedule that runs.
+    """Schedules that are available without tuning.
 
     Attributes:
-        baseline: the schedule that Tilewright uses without a trial, the figure `rule`; for
-            comparison only if its `compared` is set.
-        fallback: latency of the schedule that the stock compiler uses where it publishes none.
+        baseline: the schedule that Tilewright uses without a trial, whose latency is reported as
+            `rule`. None if the target has no such schedule or the schedule does not run.
+        fallback: latency of the schedule that the stock compiler uses for workloads for which it
+            publishes none; None if there is no such schedule.
     """
 
     baseline: Schedule | None
@@ -124,28 +128,28 @@ class Baselines:
 
 @dataclass(frozen=True)
 class TunedWorkload:
-    """A tuned workload.
+    """Result of tuning a workload.
 
     Attributes:
         task: the workload, target and tuner.
         count: number of calls per inference.
-        names: names of its layers.
-        baseline: baseline schedule, if the target has one.
+        names: names of the layers with this workload.
+        baseline: the schedule that is used without tuning, if the target has one.
         fallback: latency of the stock compiler's fallback schedule, if the target has one.
-        chosen: chosen schedule; None if neither a trial nor the baseline is valid.
-        roofline: roofline latency, if the target has one.
+        chosen: the chosen schedule; None if neither a trial nor the baseline is valid.
+        roofline: lower bound of the latency from the peak rate of multiply-accumulates, if known.
         bound: latency that no schedule can beat, if the target knows it.
         trials: number of trials.
         invalid_trials: number of trials without a valid measurement.
-        lowered: number of configs compiled beyond the trials.
-        failed_compiles: number of these that did not compile.
-        reused_trials: number of trials read from the trial store.
+        lowered: number of configs that were lowered but not measured.
+        failed_compiles: number of configs among `lowered` that did not compile.
+        reused_trials: number of trials that were read from the trial store.
         timed_again: number of measurements that checked the winner.
-        wall_seconds: duration of tuning.
+        wall_seconds: duration of tuning in seconds.
         history: the trials; models of other workloads may learn from them.
         validation: validation measurements, if measurements vary.
         model_errors: mean errors of the tuner's models.
-        microjoules: estimated energy of one call, if known.
+        microjoules: estimated energy consumption of one call in microjoules, if known.
         found_by: run that found the chosen schedule, if it is not this run.
         stopped_by_time: whether a time limit ended the run before its last trial.
     """
@@ -178,7 +182,7 @@ class TunedWorkload:
         return self.task.workload
 
     def summary(self) -> WorkloadRow:
-        """Return the entry in `summary.json`."""
+        """Return the entry of the workload in `summary.json`."""
         baseline, chosen = self.baseline, self.chosen
         before = baseline.latency if baseline else None
         after = chosen.latency if chosen else None
@@ -223,7 +227,7 @@ class TunedWorkload:
         return row
 
     def schedule(self) -> ScheduleRow:
-        """Return the entry in `schedules.json`."""
+        """Return the entry of the workload in `schedules.json`."""
         chosen = self.chosen
         row: ScheduleRow = {
             "id": self.workload.id,
@@ -244,7 +248,14 @@ class TunedWorkload:
 
 
 def mean_errors(rounds: Sequence[Round]) -> dict[str, float]:
-    """Return the mean errors of the models over the rounds that have them."""
+    """Return the mean of each model error over the rounds that have this error.
+
+    Args:
+        rounds: rounds of a workload, with errors as in `search.round_steps.model_errors`.
+
+    Returns:
+        Mean errors by name.
+    """
     names = sorted({name for round_ in rounds for name in round_.model_errors})
     known = ([r.model_errors[name] for r in rounds if name in r.model_errors] for name in names)
     means = (float(f"{fmean(errors):.{ERROR_DIGITS}g}") for errors in known)
@@ -262,7 +273,7 @@ def choose_schedule(
         baseline: the schedule that is used without tuning, if there is one.
 
     Returns:
-        The schedule; None if no trial is valid and there is no baseline.
+        The schedule; None if no trial is valid and there is no baseline that can be chosen.
     """
     if baseline is not None and baseline.compared:
         baseline = None
@@ -290,15 +301,15 @@ def trial_schedule(task: TuningTask, history: History, row: int) -> Schedule:
 
 
 def latency_to_beat(task: TuningTask, baseline: Schedule | None) -> float | None:
-    """Return the latency of a call with the schedule that is used without tuning.
+    """Return the latency of one call with the schedule that is used without tuning.
 
     Args:
         task: the workload, target and tuner.
-        baseline: that schedule, if there is one.
+        baseline: the schedule that is used without tuning, if there is one.
 
     Returns:
-        Latency in the unit of `History.latency`. None if the baseline cannot be chosen or its
-        latency varies from measurement to measurement.
+        Latency in the unit of `History.latency`. None if the baseline does not exist, cannot be
+        chosen, or has a latency that varies between measurements.
     """
     if baseline is None or baseline.compared or not task.target.deterministic:
         return None
@@ -307,29 +318,36 @@ def latency_to_beat(task: TuningTask, baseline: Schedule | None) -> float | None
 
 
 def faster(one: Latency, other: Latency) -> bool:
-    """Return whether `one` is faster than `other`, in cycles if both have them, else seconds."""
+    """Return whether one latency is lower than another.
+
+    Cycles are compared if both latencies have them, otherwise seconds.
+
+    Args:
+        one: the latency that may be lower.
+        other: the latency to compare it with.
+    """
     if one.cycles > 0 and other.cycles > 0:
         return one.cycles < other.cycles
     return one.seconds < other.seconds
 
 
 def cycles_of(latency: Latency | None) -> int | None:
-    """Return the cycles of a latency; None if it is unknown or the target counts none."""
+    """Return the cycles of a latency; None if the latency is unknown or has no cycles."""
     return None if latency is None or latency.cycles < 0 else latency.cycles
 
 
 def seconds_of(latency: Latency | None) -> float | None:
-    """Return the seconds of a latency; None if they are unknown."""
+    """Return the seconds of a latency; None if the latency is unknown or has no finite seconds."""
     return None if latency is None or not math.isfinite(latency.seconds) else latency.seconds
 
 
 def latency_to_json(latency: Latency) -> dict[str, Json]:
-    """Return JSON that `latency_from_json` reads."""
+    """Convert a latency to JSON, from which `latency_from_json` restores it."""
     return {"cycles": latency.cycles, "seconds": latency.seconds}
 
 
 def latency_from_json(values: dict[str, Json]) -> Latency:
-    """Read the JSON that `latency_to_json` returned.
+    """Restore a latency from the result of `latency_to_json`.
 
     Raises:
         KeyError: a value is missing.
@@ -339,7 +357,7 @@ def latency_from_json(values: dict[str, Json]) -> Latency:
 
 
 def schedule_to_json(schedule: Schedule) -> dict[str, Json]:
-    """Return JSON that `schedule_from_json` reads."""
+    """Convert a schedule to JSON, from which `schedule_from_json` restores it."""
     return {
         "source": schedule.source, "space": schedule.space, "config": list(schedule.config),
         "knobs": schedule.knobs, "compared": schedule.compared,
@@ -348,7 +366,7 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Json]:
 
 
 def schedule_from_json(values: dict[str, Json]) -> Schedule:
-    """Read the JSON that `schedule_to_json` returned.
+    """Restore a schedule from the result of `schedule_to_json`.
 
     Raises:
         KeyError: a value is missing.

@@ -1,7 +1,7 @@
-"""Figures of a run that the terminal, pages, MLflow and JSON show.
+"""Statistics of a run that the terminal, HTML pages, MLflow and JSON files show.
 
-They are convergence, the fraction of valid trials, and the distance from the lower bound. Gains and
-totals are in `tuning.gains`.
+These are the convergence curve, the fraction of valid trials, and the distance from the lower
+bound. Speed-ups and totals are in `tuning.gains`.
 """
 
 from __future__ import annotations
@@ -26,24 +26,46 @@ Unit = Literal["cycles", "seconds"]
 
 
 def unit_of(trials: pd.DataFrame) -> Unit:
-    """Return the unit of latencies in a table of trials: cycles where the target counts them."""
+    """Return the unit of latencies in a table of trials.
+
+    Args:
+        trials: table of trials.
+
+    Returns:
+        "cycles" if the target counts them, otherwise "seconds".
+    """
     return "cycles" if (trials["cycles"] > 0).any() else "seconds"
 
 
 def trial_latencies(trials: pd.DataFrame, unit: Unit) -> Floats:
-    """Return the latency of each trial, shape (trials,), NaN where it is not valid."""
+    """Return the latency of each trial.
+
+    Args:
+        trials: table of trials.
+        unit: unit of the result.
+
+    Returns:
+        Array of shape (trials,); NaN where a trial is not valid.
+    """
     valid = trials["status"] == "valid"
     return np.where(valid, trials[unit].to_numpy(np.float64), np.nan)
 
 
 def best_so_far(latencies: Floats) -> Floats:
-    """Return the best latency up to each trial, shape (trials,), NaN before the first valid one."""
+    """Return the lowest latency up to each trial.
+
+    Args:
+        latencies: latency of each trial, shape (trials,); NaN where a trial is not valid.
+
+    Returns:
+        Array of shape (trials,); NaN before the first valid trial.
+    """
     return np.asarray(np.fmin.accumulate(latencies), np.float64) if len(latencies) else latencies
 
 
 @dataclass(frozen=True)
 class CurveLayer:
-    """A workload of a network, with the values that the network's convergence curve depends on.
+    """A workload of a network, with the values from which the convergence curve is computed.
 
     Attributes:
         id: ID of the workload.
@@ -57,21 +79,23 @@ class CurveLayer:
 
 
 def network_curve(trials: pd.DataFrame, layers: Sequence[CurveLayer], unit: Unit) -> Floats:
-    """Return the convergence curve of a network: the latency of an inference after each trial.
+    """Return the convergence curve of a network: the latency of one inference after each trial.
 
-    Each workload counts with its best schedule so far. Until it has a valid trial that is faster,
-    it counts with the rule, the schedule used without tuning. The trials of the workloads take
-    turns round by round. The last point of a finished run is its tuned latency, so that the curve
-    ends at the latency that the tables show. That latency may differ from the best trial, because
-    the schedule was measured again or comes from an earlier run.
+    The latency of an inference is the sum over the workloads of the latency of their best schedule
+    so far. Until a workload has a valid trial that is faster, its rule schedule is used (the
+    schedule without tuning). The trials of different workloads are interleaved round by round.
+
+    The last point of a finished run is its tuned latency, so that the curve ends at the latency
+    that the tables show. This latency can differ from the sum of the best trials, because a
+    schedule may have been measured again or may come from an earlier run.
 
     Args:
         trials: the trials of all workloads.
         layers: the workloads.
-        unit: the unit of latencies.
+        unit: unit of the latencies.
 
     Returns:
-        Latencies of shape (trials,). NaN until each workload has a schedule.
+        Latencies of shape (trials,); NaN until each workload has a schedule.
     """
     order = trials.reset_index(drop=True).sort_values("round", kind="stable").index.to_numpy()
     latencies = trial_latencies(trials, unit)[order]
@@ -82,8 +106,8 @@ def network_curve(trials: pd.DataFrame, layers: Sequence[CurveLayer], unit: Unit
         rule = _in_unit(known.rule, unit) if known else math.nan
         tuned = _in_unit(known.tuned, unit) if known else math.nan
         best = best_so_far(np.where(workloads == layer.id, latencies, np.nan))
-        # A rule that is faster than what was chosen runs the workload in a form of the stock
-        # compiler's that Tilewright cannot choose: it only stands in until there is a trial.
+        # A rule schedule that is faster than the chosen schedule computes the workload in a
+        # different form and could not be chosen. It is used only until there is a valid trial.
         only_compared = rule < tuned
         so_far = np.where(np.isnan(best), rule, best if only_compared else np.fmin(best, rule))
         curve += layer.count * so_far
@@ -94,7 +118,7 @@ def network_curve(trials: pd.DataFrame, layers: Sequence[CurveLayer], unit: Unit
 
 
 def _in_unit(latency: Latency | None, unit: Unit) -> float:
-    """Return a latency in cycles or seconds, NaN where it is not known."""
+    """Return a latency in cycles or seconds; NaN if it is not known."""
     if latency is None:
         return math.nan
     if unit == "seconds":
@@ -106,12 +130,28 @@ def _in_unit(latency: Latency | None, unit: Unit) -> float:
 
 
 def invalid_share(invalid: int, trials: int) -> float | None:
-    """Return the share of trials that are not valid, None without trials."""
+    """Return the fraction of trials that are not valid.
+
+    Args:
+        invalid: number of trials that are not valid.
+        trials: number of all trials.
+
+    Returns:
+        The fraction, or None if there are no trials.
+    """
     return invalid / trials if trials else None
 
 
 def valid_share(invalid: int, trials: int) -> float:
-    """Return the share of trials that are valid, 1 without trials."""
+    """Return the fraction of trials that are valid.
+
+    Args:
+        invalid: number of trials that are not valid.
+        trials: number of all trials.
+
+    Returns:
+        The fraction; 1 if there are no trials.
+    """
     return 1.0 - (invalid_share(invalid, trials) or 0.0)
 
 
@@ -119,14 +159,14 @@ def valid_share(invalid: int, trials: int) -> float:
 
 
 def above_limit(row: LatencyFigures) -> tuple[str, float | None]:
-    """Return by which fraction the tuned latency exceeds the best lower bound.
+    """Return the relative distance of the tuned latency from the tightest known lower bound.
 
     Args:
-        row: a workload, or the total, in `summary.json`.
+        row: entry of a workload, or the total, in `summary.json`.
 
     Returns:
-        `bound`, or `roofline` if the target knows no tighter bound, and the fraction; None if one
-        of the two latencies is unknown.
+        Name of the lower bound (`bound`, or `roofline` if the target knows no tighter bound), and
+        the relative distance as a fraction; None if one of the two latencies is unknown.
     """
     tuned = row["tuned_cycles"], row["tuned_seconds"]
     bound = row["bound_cycles"], row["bound_seconds"]
@@ -141,11 +181,12 @@ def share_above(
     """Return by which fraction one latency exceeds another.
 
     Args:
-        tuned: cycles and seconds of the first latency; unknown ones are None.
-        limit: cycles and seconds of the second latency.
+        tuned: cycles and seconds of the first latency; an unknown value is None.
+        limit: cycles and seconds of the second latency; an unknown value is None.
 
     Returns:
-        The fraction in cycles if both are counted, else in seconds; None if it is unknown.
+        The fraction, computed in cycles if both latencies have them, else in seconds; None if
+        neither is possible.
     """
     for taken, least in zip(tuned, limit, strict=True):
         if taken and least:

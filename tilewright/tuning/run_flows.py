@@ -1,7 +1,7 @@
-"""Runs the flows of workloads to their ends, one after the other or in threads.
+"""Execution of the flows of workloads, one after the other or in threads.
 
-A flow is a generator of the steps of one workload. It yields between rounds, where it may be
-stopped.
+A flow is a generator that executes the steps of one workload. It yields between rounds, and it can
+be stopped there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ request before each round (`tuning.task_scheduler`)."""
 
 
 class Stopped(TilewrightError):
-    """A workload was stopped because another one failed or the user stopped the run."""
+    """A workload was stopped because another workload failed or the user stopped the run."""
 
     def __init__(self) -> None:
         super().__init__("stopped; repeat the command to resume")
@@ -32,13 +32,14 @@ class Stopped(TilewrightError):
 def run_in_threads(flows: Sequence[Flow[R]], at_a_time: int) -> list[R]:
     """Run flows in threads, and return their results in order.
 
-    After an error no further flow starts, and running flows end after their round.
+    After an error, no further flow starts, and running flows stop after their current round.
 
     Args:
         flows: flows of workloads that do not share trials.
         at_a_time: number of threads.
 
-    Raises the first error of a flow.
+    Raises:
+        Exception: the first exception of a flow.
     """
     stop = threading.Event()
     pool = ThreadPoolExecutor(at_a_time)
@@ -61,7 +62,10 @@ def run_to_end(flow: Flow[R], stop: threading.Event | None = None) -> R:
 
     Args:
         flow: generator of the workload's steps, which yields after each round.
-        stop: once this event is set, the flow is stopped after its present round.
+        stop: event that stops the flow after its current round.
+
+    Raises:
+        Stopped: the event was set.
     """
     try:
         while stop is None or not stop.is_set():

@@ -1,10 +1,11 @@
-"""Reads and writes `run.json`, which says which run an output directory holds.
+"""Reads and writes `run.json`, which identifies the run in an output directory.
 
-It is written when a run begins, so that the results of another run are not overwritten. A trial
-store separates the trials of any number of runs by workload, target and tuner, but the other files
-hold the results of one run. An output directory therefore belongs to one network on one target. A
-run with another tuner, seed or number of trials, shared or not, continues in it. Another network or
-target is rejected, and so are fewer layers than the directory holds.
+The file is written when a run begins, so that the results of another run are not overwritten. A
+trial store can contain the trials of any number of runs, separated by workload, target and tuner,
+but the other files contain the results of one run. An output directory therefore belongs to one
+network on one target. Runs with a different tuner, seed or number of trials, shared or not, may use
+the same directory. A different network or target is rejected. So is a selection of fewer layers
+than the directory contains.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class FolderTaken(TilewrightError):
-    """The output directory holds the results of another run, or those of an unsupported version."""
+    """The output directory contains the results of another run or of an unsupported version."""
 
 
 class Origin(TypedDict):
@@ -62,7 +63,7 @@ class Origin(TypedDict):
 
 
 class WorkloadNames(TypedDict):
-    """A workload of a run in `run.json`.
+    """Entry of a workload in `run.json`.
 
     Attributes:
         id: ID of the workload.
@@ -86,16 +87,17 @@ class RunFile(TypedDict):
         version: version of the format.
         network: the network.
         target: the target.
-        layers: layers that were requested; empty for the whole network.
+        layers: names of the layers that were requested; empty for the whole network.
         tuner: name of the tuner.
         seed: seed of the run.
-        trials: trials per workload.
-        begun: time of the start.
+        trials: number of trials per workload.
+        begun: time of the start, in ISO format.
         workloads: workloads of the run.
         key: result of `run_key`.
-        ledger: targets and runs under which the trial store has the trials.
+        ledger: pairs of a target's fingerprint and a run ID, under which the trial store keeps the
+            trials.
         epilogue: the option `--epilogue`.
-        stop_gain: the option `--stop-gain`, if the trials are shared.
+        stop_gain: the option `--stop-gain`, if the workloads share their trials.
     """
 
     version: int
@@ -114,10 +116,14 @@ class RunFile(TypedDict):
 
 
 def run_key(options: TuningOptions, tasks: Iterable[TuningTask]) -> str:
-    """Return a digest of everything that determines the results of a run.
+    """Compute a digest of everything that determines the results of a run.
 
-    It covers the number of trials, the keys of the runs in the trial store, and the options about
-    shared trials and fusion.
+    The digest covers the number of trials, the keys of the runs in the trial store, and the options
+    for shared trials and fusion.
+
+    Args:
+        options: options of the run.
+        tasks: tasks of the workloads.
     """
     runs = sorted(task.store_key for task in tasks)
     about: list[Json] = [options.trials, [list(run) for run in runs]]
@@ -129,7 +135,13 @@ def run_key(options: TuningOptions, tasks: Iterable[TuningTask]) -> str:
 
 
 def read_run(folder: Path) -> RunFile | None:
-    """Read which run an output directory holds; None if there is none or it is unreadable.
+    """Read `run.json` of an output directory.
+
+    Args:
+        folder: the output directory.
+
+    Returns:
+        The contents, or None if the file does not exist or cannot be read.
 
     Raises:
         FolderTaken: the file has an unsupported version.
@@ -151,18 +163,33 @@ def _run_files() -> TypeAdapter[RunFile]:
 
 
 def is_complete(folder: Path) -> bool:
-    """Return whether a folder holds the results of the run in its `run.json`.
+    """Return whether a folder contains the results of the run in its `run.json`.
 
-    Raises like `read_run`.
+    Args:
+        folder: the output directory.
+
+    Raises:
+        FolderTaken: a file has an unsupported version.
+        UnsafeFile: a path is not a plain file.
     """
     return _own_summary(folder) is not None
 
 
 def trials_made(folder: Path) -> dict[str, int]:
-    """Return the number of trials of each workload in the results of a folder, by workload ID.
+    """Return the number of trials of each workload in the results of an output directory.
 
-    Workloads whose trials were cut short by a time limit are left out. The result is empty if the
-    results do not belong to the run in `run.json`. Raises like `read_run`.
+    Workloads whose tuning was cut short by a time limit are left out.
+
+    Args:
+        folder: the output directory.
+
+    Returns:
+        Number of trials by workload ID. Empty if there are no results, or if the results do not
+        belong to the run in `run.json`.
+
+    Raises:
+        FolderTaken: a file has an unsupported version.
+        UnsafeFile: a path is not a plain file.
     """
     try:
         rows = [as_object(row) for row in as_list((_own_summary(folder) or {})["workloads"])]
@@ -191,8 +218,11 @@ def _own_summary(folder: Path) -> dict[str, Json] | None:
 def check_vacant(options: TuningOptions) -> None:
     """Check that a run would not overwrite the results of another run.
 
+    Args:
+        options: options of the run.
+
     Raises:
-        FolderTaken: the output directory holds the results of another network or target.
+        FolderTaken: the output directory contains the results of another network or target.
     """
     held = None if options.fresh else read_run(options.folder)
     if held is None:
@@ -206,7 +236,14 @@ def check_vacant(options: TuningOptions) -> None:
 
 
 def replacement_note(options: TuningOptions) -> str | None:
-    """Return a note about the earlier run whose results this run replaces; None without one."""
+    """Return a note for the user if this run replaces the results of a run with other settings.
+
+    Args:
+        options: options of the run.
+
+    Returns:
+        The note, or None if no results are replaced or the tuner and seed are the same.
+    """
     held = None if options.fresh else read_run(options.folder)
     if held is None or not (options.folder / SUMMARY).is_file():
         return None
@@ -222,10 +259,10 @@ def replacement_note(options: TuningOptions) -> str | None:
 def write_run(
     options: TuningOptions, subgraphs: Sequence[Subgraph], tasks: Sequence[TuningTask]
 ) -> None:
-    """Write `run.json`, which says which run the output directory holds.
+    """Write `run.json`, which identifies the run in the output directory.
 
-    A resumed run keeps the date of its start. If the run differs from the previous one in the
-    directory, the previous summary is removed, since the new run is not complete yet.
+    A resumed run keeps its start time. If the run differs from the previous run in the directory,
+    the previous summary is deleted, because the new run is not complete yet.
 
     Args:
         options: options of the run.
@@ -269,7 +306,7 @@ def write_run(
 
 
 def _foreign(options: TuningOptions, held: RunFile) -> str:
-    """Return why a folder belongs to another run; "" if it does not."""
+    """Return the reason why a folder belongs to another run, or "" if it does not."""
     if not _same(held["network"], _network(options)):
         return f"belongs to another network than {options.subject}"
     if not _same(held["target"], origin_of(options.target)):
@@ -280,7 +317,7 @@ def _foreign(options: TuningOptions, held: RunFile) -> str:
 
 
 def _same(one: Origin, other: Origin) -> bool:
-    """Return whether two origins have the same path, or the same content and name."""
+    """Return whether two origins are the same: equal paths, or equal content and equal names."""
     if one["place"] == other["place"]:
         return True
     moved = one["digest"] == other["digest"] != ""
@@ -295,7 +332,10 @@ def _network(options: TuningOptions) -> Origin:
 
 
 def origin_of(text: str) -> Origin:
-    """Return the origin that a text refers to: a file or a name.
+    """Return the origin of a network or target.
+
+    Args:
+        text: path of a file, or a name.
 
     Raises:
         OSError: the file cannot be read.
@@ -320,5 +360,5 @@ def _described(held: RunFile, folder: Path) -> str:
 
 
 def _date(text: str) -> str:
-    """Return a date as `2026-11-22 06:49 UTC`."""
+    """Format an ISO time as `2026-11-22 06:49 UTC`."""
     return f"{text[:16].replace('T', ' ')} UTC"

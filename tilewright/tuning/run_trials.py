@@ -1,4 +1,4 @@
-"""Reads the trials of a run, from its files when it has ended, else from its trial store."""
+"""Reads the trials of a run: from its result files if it has ended, else from its trial store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RunUnreadable(TilewrightError):
 
 @dataclass(frozen=True)
 class RunLayer:
-    """A workload of a run, as pages and exports describe it.
+    """A workload of a run, as it is described in pages and exports.
 
     Attributes:
         id: ID of the workload.
@@ -63,7 +63,7 @@ class RunTrials:
     Attributes:
         layers: the workloads.
         table: trials with the columns `search.trial_store.COLUMNS`.
-        about: network, target, tuner and seed.
+        about: network, target, tuner and seed of the run.
     """
 
     layers: Sequence[RunLayer]
@@ -71,7 +71,11 @@ class RunTrials:
     about: Mapping[str, str]
 
     def trials_of_workload(self, workload: str) -> pd.DataFrame:
-        """Return the trials of a workload, in order."""
+        """Return the trials of one workload, in order.
+
+        Args:
+            workload: ID of the workload.
+        """
         return self.table[self.table["workload"] == workload].sort_values("trial", kind="stable")
 
 
@@ -101,12 +105,12 @@ class _Workload(BaseModel):
 
     @property
     def figures(self) -> FourFigures:
-        """The latencies of a call."""
+        """The four latencies of one call."""
         return four_figures(vars(self))
 
 
 class RunSummary(BaseModel):
-    """Fields of `summary.json` that are used here."""
+    """Fields of `summary.json` that this module reads."""
 
     network: str
     target: str
@@ -122,13 +126,16 @@ class RunSummary(BaseModel):
 
     @property
     def figures(self) -> FourFigures:
-        """The latencies of an inference."""
+        """The four latencies of one inference."""
         counts = [workload.count for workload in self.workloads]
         return network_figures(counts, [workload.figures for workload in self.workloads])
 
 
 def read_summary(folder: Path) -> RunSummary:
     """Read the summary of a finished run.
+
+    Args:
+        folder: the output directory.
 
     Raises:
         RunUnreadable: the summary is missing, damaged or of an unsupported version.
@@ -138,7 +145,10 @@ def read_summary(folder: Path) -> RunSummary:
 
 
 def finished_trials(folder: Path) -> RunTrials:
-    """Read the trials of a finished run from its files.
+    """Read the trials of a finished run from its result files.
+
+    Args:
+        folder: the output directory.
 
     Raises:
         RunUnreadable: a file is missing or damaged.
@@ -168,7 +178,7 @@ def ongoing_trials(run: RunFile, folder: Path) -> RunTrials:
         folder: the output directory.
 
     Raises:
-        RunUnreadable: `run.json` does not say which trials belong to the run.
+        RunUnreadable: an older version wrote `run.json`, without the keys of the run's trials.
         TrialStoreError: the database cannot be read.
         UnsafeFile: the database is not a plain file.
     """
@@ -210,17 +220,17 @@ def _read_table(path: Path) -> pd.DataFrame:
         file = parquet.ParquetFile(io.BytesIO(read_plain(path)))
         if refusal := TRIALS_FORMAT.refusal(path.name, _version(file)):
             raise RunUnreadable(refusal)
-        # what pandas notes in a file is not asked: it could name any index and types
+        # Ignore pandas' metadata in the file, which could specify any index and types.
         table: pd.DataFrame = file.read(columns=list(COLUMNS)).to_pandas(ignore_metadata=True)
         return table[list(COLUMNS)].astype(_TYPES)
     except RunUnreadable:
         raise
-    except Exception as error:  # Arrow and pandas each fail in ways of their own
+    except Exception as error:  # Arrow and pandas raise many types of exceptions
         raise RunUnreadable(f"cannot read {path.name}: {error}; tune again") from None
 
 
 def _version(table: parquet.ParquetFile) -> Json:
-    """Return the version of a table.
+    """Return the version of the format from the metadata of a Parquet file.
 
     Raises:
         ValueError: the version is not a number.

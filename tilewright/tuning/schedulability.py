@@ -1,4 +1,4 @@
-"""Checks before a search whether a target has any schedule for a workload."""
+"""Check, before a search, that a target has a schedule for each workload."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ _FIRST, _CHUNK = 64, 1 << 14
 
 
 class NothingFits(TilewrightError):
-    """No config of the space compiles for the machine."""
+    """No config of the schedule space compiles for the target."""
 
 
 def check_fits(target: Target, workloads: Sequence[Workload]) -> list[str]:
-    """Return a message for each workload of whose space no config fits the target.
+    """Return an error message for each workload for which no config compiles.
 
-    If the first few configs fail, all configs of a small space are tried. Only targets that compile
-    quickly (`Enumerates`) are checked.
+    A few configs are tried first. If they all fail, all configs of a small space are tried. Only
+    targets that compile quickly (with the capability `Enumerates`) are checked.
+
+    Args:
+        target: the target.
+        workloads: the workloads to tune.
 
     Raises:
         NothingFits: no workload has a config that compiles.
@@ -41,10 +45,18 @@ def check_fits(target: Target, workloads: Sequence[Workload]) -> list[str]:
 
 
 def why_nothing_fits(target: Target, workload: Workload) -> str:
-    """Return the most common reason why no config of a workload fits, or "" if one may fit.
+    """Return the most common reason why the configs of a workload fail, if all of them fail.
+
+    Args:
+        target: the target.
+        workload: the workload.
+
+    Returns:
+        A message with the reason, or "" if a config compiles or the space is too large to try all
+        configs.
 
     Raises:
-        WorkloadError: the target has no space for the workload.
+        WorkloadError: the target has no schedule space for the workload.
     """
     space, reasons = target.space(workload), Counter[str]()
     for flat in _places(space.size):
@@ -62,7 +74,7 @@ def why_nothing_fits(target: Target, workload: Workload) -> str:
 
 
 def _places(size: int) -> Iterator[NDArray[np.int64]]:
-    """Yield flat indices: first a few from the whole space, then all in order."""
+    """Yield chunks of flat indices: first a few from the whole space, then all in order."""
     yield np.unique(np.linspace(0, size - 1, _FIRST).astype(np.int64))
     for begin in range(0, min(size, MOST_TRIED), _CHUNK):
         yield np.arange(begin, min(begin + _CHUNK, size))

@@ -1,4 +1,4 @@
-"""Finds a layer's schedule without trials: tuned before, a baseline's, or by estimates."""
+"""Lookup of schedules without a search: tuned before, from a rule, or by closed-form estimates."""
 
 from __future__ import annotations
 
@@ -45,19 +45,22 @@ LOWERED = 64
 
 
 class PickError(TilewrightError):
-    """The schedules cannot be read, or belong to another network or target."""
+    """The schedules cannot be read, or they belong to another network or target."""
 
 
 def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> list[Pick]:
-    """Return the schedules that a tuned folder holds for the given workloads.
+    """Read the schedules of the given workloads from a tuned folder.
 
     Args:
         folder: output directory of `tilewright tune`.
         workloads: workloads with canonical epilogues.
         target: the target.
 
+    Returns:
+        Schedules, one per workload, in the same order.
+
     Raises:
-        PickError: the folder holds no schedules, lacks some of them, or was tuned for another
+        PickError: the folder contains no schedules, lacks some of them, or was tuned for another
             target.
     """
     path = _path(folder)
@@ -93,7 +96,11 @@ def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> l
 class PickTable:
     """Table of tuned schedules by workload.
 
-    A lookup also finds the schedule of a similar workload, if both can use the same schedule.
+    A lookup also finds the schedule of a similar workload, if both workloads can use the same
+    schedule.
+
+    Args:
+        blocks: sizes of the hardware's blocks, to which workloads are padded.
     """
 
     def __init__(self, blocks: Blocks) -> None:
@@ -103,22 +110,42 @@ class PickTable:
         self._alike: dict[Workload, Pick] = {}
 
     def add(self, workload: Workload, pick: Pick) -> None:
-        """Add the schedule that a workload was tuned to."""
+        """Add the schedule that was tuned for a workload.
+
+        Args:
+            workload: the workload.
+            pick: its schedule.
+        """
         self._own[workload] = pick
         self._exact[_same_programs(workload, self.blocks)] = pick
         self._alike[_same_kinds(workload, self.blocks)] = pick
 
     def exact(self, workload: Workload) -> Pick | None:
-        """Return the schedule of a workload with the same programs, or None if unknown.
+        """Return the schedule that was tuned for a workload with the same programs.
 
-        Programs count as the same if they differ only in immediates, the constants in instructions.
+        Programs are considered the same if they differ only in immediates (constants within
+        instructions).
+
+        Args:
+            workload: the workload.
+
+        Returns:
+            The schedule, or None if there is none.
         """
         return self._own.get(workload) or self._exact.get(_same_programs(workload, self.blocks))
 
     def closest_match(self, workload: Workload) -> Pick | None:
-        """Return the result of `exact`, or else the schedule of a similar workload.
+        """Return the schedule of a workload, or else that of a similar workload.
 
-        That workload can use the same schedules. Returns None if there is none.
+        A similar workload has the same shapes and the same types of epilogue operations, possibly
+        with shifts per channel, so it can use the same schedules.
+
+        Args:
+            workload: the workload.
+
+        Returns:
+            The result of `exact` if there is one, else the schedule of the similar workload; None
+            if there is neither.
         """
         kinds = self._alike.get(_same_kinds(workload, self.blocks))
         kinds = kinds or self._alike.get(_same_kinds(_by_channel(workload), self.blocks))
@@ -126,20 +153,20 @@ class PickTable:
 
 
 def pool_rule(folder: Path, target: Target) -> Callable[[Workload, Workload], Workload | None]:
-    """Return a function that merges max-pools into convolutions in the same way as a tuned folder.
+    """Return a function that merges max-pools into convolutions exactly where a tuned folder did.
 
-    A schedule for a merged workload can only be used if the build merges the same layers.
+    A schedule for a merged workload can be used only if the build merges the same layers.
 
     Args:
         folder: output directory of `tilewright tune`.
         target: the target.
 
     Returns:
-        Function of a convolution and a pool that returns the merged workload, or None if the two
-        stay separate.
+        A function whose arguments are a convolution and a pool. It returns the merged workload, or
+        None if the two stay separate.
 
     Raises:
-        PickError: the folder holds no schedules.
+        PickError: the folder contains no schedules.
     """
     traits = traits_of(target)
     blocks = traits.blocks
@@ -168,22 +195,24 @@ def _same_programs(workload: Workload, blocks: Blocks) -> Workload:
 def _same_kinds(workload: Workload, blocks: Blocks) -> Workload:
     """Return a key that is equal for workloads that can use the same schedules.
 
-    When a float network is tuned, the scale of a residual and the size of a bias are not known yet.
+    Only the types of the epilogue operations are compared, not their constants. When a float
+    network is tuned, for example, the scale of a residual and the values of a bias are not known
+    yet.
     """
     return pad_to_blocks(workload, blocks).with_each_step(lambda op: EpilogueOp(op.kind))
 
 
 def _hint(missing: Sequence[Workload]) -> str:
-    """Return a hint for the error about missing schedules: the option that would tune them."""
+    """Return a hint for the error about missing schedules: the option with which to tune them."""
     own = any(op.kind == "shr_channel" for workload in missing for op in workload.epilogue)
     return " (--epilogue per-channel)" if own else ""
 
 
 def _by_channel(workload: Workload) -> Workload:
-    """Return the workload with shifts per channel.
+    """Return the workload with a shift per channel instead of one common shift.
 
-    A schedule that can run this form can also run the original one, which has fewer operands. For a
-    float network it is not known in advance where scales per channel will pay off.
+    A schedule that can run this form can also run the original form, which has fewer operands. For
+    a float network, it is not known in advance in which layers scales per channel are used.
     """
     steps = [
         EpilogueOp("shr_channel") if op.kind == "shr" else op
@@ -197,9 +226,9 @@ def pick_without_trials(
 ) -> Pick:
     """Choose the best schedule that needs no search.
 
-    The candidates are the baseline, the best of random configs by a closed-form estimate, and a
-    schedule from a short tuning run, if it is given. Where measurements vary, the estimated
-    schedule must be clearly faster than the baseline.
+    The candidates are the baseline, the best of random configs according to a closed-form estimate,
+    and the best trial of a short tuning run, if it is given. If measurements vary, the estimated
+    schedule must be clearly faster than the baseline (`CLEARLY`).
 
     Args:
         workload: the workload.
@@ -227,15 +256,19 @@ def pick_without_trials(
 
 
 def pick_rules(layers: Iterable[Workload], target: Target) -> dict[Workload, Pick]:
-    """Return the schedules of the kernels' built-in rules, without compiling or measuring.
+    """Return the schedules that the kernels' built-in rules choose, without compiling or measuring.
 
-    Workloads without an applicable rule are left out. The result is empty for a target without
+    Workloads for which no rule applies are left out. The result is empty if the target has no
     kernels.
 
-    We also tried measuring the layers for which the estimate promised half the time. On 17
-    published networks, ResNet-18 and -50, and MobileNet-v1 and -v2, this found seven such layers,
-    saved at most 0.8 % of a network's time, and made two slower (threads=1, a processor with
-    AVX-512). It took up to 30 % of a build.
+    We also tried to measure the layers for which the estimate promised at most half of the rule's
+    latency. On 17 published networks, ResNet-18 and -50, and MobileNet-v1 and -v2 (one thread, a
+    processor with AVX-512), this found seven such layers, saved at most 0.8 % of a network's
+    latency, and made two networks slower. It took up to 30 % of the build time.
+
+    Args:
+        layers: workloads of the layers.
+        target: the target.
     """
     compiles = capability(target, CompilesKernels)
     if compiles is None:
@@ -252,9 +285,10 @@ def pick_rules(layers: Iterable[Workload], target: Target) -> dict[Workload, Pic
 
 
 def _drawn(workload: Workload, target: Target, seed: int) -> Configs | None:
-    """Return random configs of a space, shape (configs, knobs), or all of a small space.
+    """Draw random configs of a space; a small space is returned completely.
 
-    Returns None for a listed space.
+    Returns:
+        Configs of shape (n, knobs), or None if the space is given as a list of configs.
     """
     space = target.space(workload)
     if space.listed is not None:
@@ -265,10 +299,11 @@ def _drawn(workload: Workload, target: Target, seed: int) -> Configs | None:
 
 
 def _estimated(workload: Workload, target: Target, seed: int) -> tuple[float, Pick] | None:
-    """Find the best of random configs by a closed-form estimate, and measure it.
+    """Measure the config that has the best closed-form estimate among random configs.
 
     Returns:
-        Its measured cost and its schedule; None if it does not compile or run.
+        Its measured cost and its schedule; None if none of the best configs compiles, or if the
+        config does not run.
     """
     estimates = capability(target, Estimates)
     if estimates is None or (configs := _drawn(workload, target, seed)) is None:
@@ -277,7 +312,7 @@ def _estimated(workload: Workload, target: Target, seed: int) -> tuple[float, Pi
     estimated = estimates.estimate(workload, configs)
     order = np.lexsort((estimated.total("latency"), ~estimated.fits))
     best = configs[order[:LOWERED]]
-    begin, some = 0, 1  # a compile may take a second: no more than needed
+    begin, some = 0, 1  # one compilation may take a second, so start with a single config
     while begin < len(best):
         lowered = target.lower(workload, best[begin : begin + some])
         rows = np.flatnonzero(lowered.ok)
@@ -297,8 +332,9 @@ class _TunedSchedules:
     Attributes:
         network: name of the network.
         target: name of the target.
-        machine: parts of its specification that affect programs, if the file has it.
-        schedules: workloads and their schedules; None where nothing runs.
+        machine: parts of the target's specification that affect programs, if the file contains
+            them.
+        schedules: pairs of a workload and its schedule, which is None if no schedule runs.
     """
 
     network: str
@@ -308,7 +344,7 @@ class _TunedSchedules:
 
 
 def _read(path: Path) -> _TunedSchedules:
-    """Read a file of schedules.
+    """Read and parse a file of schedules.
 
     Raises:
         PickError: the file is missing, damaged or of an unsupported version.
@@ -340,7 +376,13 @@ def _read(path: Path) -> _TunedSchedules:
 
 
 def _schedule(row: Mapping[str, Json]) -> tuple[Workload, Pick | None]:
-    """Read one entry. Raises `KeyError`, `ValueError` or `WorkloadError` if it is invalid."""
+    """Parse the entry of one workload.
+
+    Raises:
+        KeyError: a value is missing.
+        ValueError: a value is invalid.
+        WorkloadError: the workload is invalid.
+    """
     workload = parse_workload(as_text(row["workload"]), as_text(row["epilogue"]))
     if row["config"] is None:
         return workload, None
@@ -351,5 +393,5 @@ def _schedule(row: Mapping[str, Json]) -> tuple[Workload, Pick | None]:
 
 
 def _machine(spec: Json) -> dict[str, Json]:
-    """Return the parts of a specification that affect programs: all except its name."""
+    """Return the parts of a specification that affect programs: all but `name` and `source`."""
     return {k: v for k, v in as_object(spec).items() if k not in ("name", "source")}

@@ -1,9 +1,9 @@
-"""Task scheduler: runs the flows of workloads, and allocates shared trials to them.
+"""Task scheduler, which runs the flows of workloads and allocates shared trials to them.
 
 If workloads share their trials, each round goes to the workload with the largest expected saving,
-as in Ansor's task scheduler. The decision depends only on the histories, so a resumed run decides
-like an uninterrupted one. A flow is a generator that waits at a `TrialRequest` until it gets its
-next round.
+as in Ansor's task scheduler. The decision depends only on the histories of the workloads, so a
+resumed run makes the same decisions as an uninterrupted run. A flow is a generator. It yields a
+`TrialRequest` and waits until the scheduler grants its next round.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class StopGain(TypedDict):
 
     Attributes:
         share: the option `--stop-gain`.
-        trials: trials of all workloads.
-        most_trials: maximum number of trials.
-        why: reason for the end: no round was expected to save more than the share (`gain`), all
-            trials were spent (`trials`), nothing was left to try (`exhausted`), or the time limit
-            was reached (`time`).
-        expected_gain: fraction of the latency that the best next round was expected to save; None
-            if there is none or nothing was valid.
+        trials: number of trials of all workloads.
+        most_trials: maximum number of trials of all workloads.
+        why: reason why the run ended. `gain`: no round was expected to save more than `share`.
+            `trials`: all trials were spent. `exhausted`: no untried config was left. `time`: the
+            time limit was reached.
+        expected_gain: fraction of the network's latency that the best next round was expected to
+            save; None if there is no next round or no trial is valid.
     """
 
     share: float
@@ -53,10 +53,10 @@ class SharingRules:
     """Rules by which workloads share trials.
 
     Attributes:
-        trials: trials per workload on average.
-        batch: trials per round.
+        trials: average number of trials per workload.
+        batch: number of trials per round.
         share: the run ends when no round is expected to save more than this fraction of the
-            latency.
+            network's latency.
     """
 
     trials: int
@@ -71,12 +71,12 @@ class TaskState:
     Attributes:
         count: number of calls per inference.
         macs: multiply-accumulates of one call.
-        history: trials so far.
-        asks: whether it waits for a round.
-        in_hand: trials of the round that is running.
-        exhausted: whether nothing is left to try.
-        baseline: latency of a call without trials, in the unit of `History.latency`, if it is known
-            and deterministic.
+        history: trials so far; None before the first request.
+        asks: whether the workload waits for a round.
+        in_hand: number of trials of the round that is running.
+        exhausted: whether no untried config is left.
+        baseline: latency of one call without tuning, in the unit of `History.latency`; None if it
+            is unknown or varies between measurements.
     """
 
     count: int
@@ -89,15 +89,18 @@ class TaskState:
 
     @property
     def latency(self) -> float:
-        """Best known latency of all calls; 0 if nothing is known."""
+        """Best known latency, summed over all calls of an inference; 0 if no latency is known."""
         best = None if self.history is None else best_latency(self.history)
         known = [item for item in (best, self.baseline) if item is not None]
         return self.count * min(known, default=0.0)
 
     def saving(self, trials: int) -> float:
-        """Return the expected saving of a round of at most `trials` trials.
+        """Return the time per inference that the next round is expected to save.
 
-        See `search.expected_gain`.
+        The prediction is described in `search.expected_gain`.
+
+        Args:
+            trials: maximum number of trials of the round.
         """
         if self.history is None:
             return 0.0
@@ -105,25 +108,29 @@ class TaskState:
 
     @property
     def made(self) -> int:
-        """Number of trials, including those of the running round."""
+        """Number of trials so far, including the trials of the running round."""
         return self.in_hand + (0 if self.history is None else len(self.history))
 
     @property
     def weight(self) -> int:
-        """Multiply-accumulates of all calls."""
+        """Multiply-accumulates of all calls of an inference."""
         return self.count * self.macs
 
 
 def next_round(states: Sequence[TaskState], rules: SharingRules) -> tuple[int, int] | None:
-    """Choose the workload that gets the next round.
+    """Choose the workload that gets the next round, and its number of trials.
 
-    Workloads without a round come first, those with the most multiply-accumulates before the
-    others. Then come workloads without a valid trial, up to the average number of trials, and then
-    those with the largest expected saving. Ties are resolved by order.
+    The order of preference is:
+
+    1. workloads without any round, those with the most multiply-accumulates first;
+    2. workloads without a valid trial, until they have used the average number of trials;
+    3. workloads whose expected saving exceeds `rules.share`, the largest saving first.
+
+    Ties are resolved by the order of `states`.
 
     Args:
         states: progress of all workloads.
-        rules: how trials are shared.
+        rules: rules by which trials are shared.
 
     Returns:
         Index of the workload and its number of trials, or None if no waiting workload is eligible.
@@ -147,12 +154,25 @@ def next_round(states: Sequence[TaskState], rules: SharingRules) -> tuple[int, i
 
 
 def trials_left(states: Sequence[TaskState], rules: SharingRules) -> int:
-    """Return how many of the shared trials are left; negative if more were recorded before."""
+    """Return the number of shared trials that are left.
+
+    Args:
+        states: progress of all workloads.
+        rules: rules by which trials are shared.
+
+    Returns:
+        The number; negative if more trials were recorded in an earlier run.
+    """
     return rules.trials * len(states) - sum(state.made for state in states)
 
 
 def outcome(states: Sequence[TaskState], rules: SharingRules) -> StopGain:
-    """Return the summary entry of a run in which no round is running and none will follow."""
+    """Build the summary entry about shared trials at the end of a run.
+
+    Args:
+        states: progress of all workloads. No round may be running.
+        rules: rules by which trials are shared.
+    """
     left, total = trials_left(states, rules), _latency(states)
     able = [state for state in states if state.history is not None and not state.exhausted]
     savings = [
@@ -172,19 +192,19 @@ def outcome(states: Sequence[TaskState], rules: SharingRules) -> StopGain:
 
 
 def _latency(states: Sequence[TaskState]) -> float:
-    """Return the best known latency of one inference."""
+    """Return the best known latency of one inference, summed over the workloads."""
     return sum(state.latency for state in states)
 
 
 class _Place(Enum):
-    """State of a flow. `ASKS`, `RESTS` and `ENDS` wait to be resumed."""
+    """Status of a flow. Flows with status `ASKS`, `RESTS` or `ENDS` wait to be resumed."""
 
     NEW = auto()
     BEGINS = auto()
     ASKS = auto()
     ROUND = auto()
-    RESTS = auto()  # nothing left to try
-    ENDS = auto()  # gets no more rounds
+    RESTS = auto()  # waits without an untried config
+    ENDS = auto()  # waits to end, without a further round
     LAST = auto()
     GONE = auto()
 
@@ -196,10 +216,10 @@ class _Running(Generic[R]):
     Attributes:
         flow: generator of the workload's steps.
         state: progress of the workload.
-        context: context variables in which the flow runs.
-        place: whether the flow runs, waits or has ended.
-        request: its last request for a round, if it waits for one.
-        results: result of the flow, once it has ended.
+        context: context variables with which the flow runs.
+        place: status of the flow.
+        request: its last request for a round, if the flow waits for a round.
+        results: list with the result of the flow; empty until the flow has ended.
     """
 
     flow: Flow[R]
@@ -207,19 +227,20 @@ class _Running(Generic[R]):
     context: Context
     place: _Place = _Place.NEW
     request: TrialRequest | None = None
-    results: list[R] = field(default_factory=list)  # one at most
+    results: list[R] = field(default_factory=list)
 
 
 class TaskScheduler(Generic[R]):
     """Runs the flows of several workloads.
 
-    If only one runs at a time, all run in this thread. Otherwise they run in a pool of threads.
+    If `at_a_time` is 1, all flows run in the calling thread. Otherwise they run in a pool of
+    threads.
 
     Args:
         flows: flows of the workloads.
-        states: progress of the workloads.
+        states: progress of the workloads, in the same order.
         at_a_time: number of flows that run at the same time.
-        rules: how trials are shared; without it, each flow runs to its end, in order.
+        rules: rules by which trials are shared. If None, each flow runs to its end, in order.
     """
 
     def __init__(
@@ -237,16 +258,17 @@ class TaskScheduler(Generic[R]):
             _Running(flow, state, copy_context()) for flow, state in zip(flows, states, strict=True)
         ]
         if at_a_time > 1 and rules is not None:
-            for number, task in enumerate(self._tasks):  # they advance in any thread of the pool
+            for number, task in enumerate(self._tasks):  # a flow may change threads between rounds
                 task.context.run(own_targets, number + 1)
 
     def run(self) -> list[R]:
         """Run all flows and return their results in order.
 
-        After an error no further flow starts, waiting flows are ended, and running flows end after
-        their round.
+        After an error, no further flow starts, waiting flows are stopped, and running flows stop
+        after their current round.
 
-        Raises the first error of a flow.
+        Raises:
+            Exception: the first exception of a flow.
         """
         try:
             if self.at_a_time == 1:
@@ -297,7 +319,7 @@ class TaskScheduler(Generic[R]):
             request.granted = 0
 
     def _settle(self, task: _Running[R]) -> None:
-        """Update the state of a flow that has advanced: ended, exhausted or waiting for a round."""
+        """Update the status of a flow that has requested a round or ended."""
         task.state = replace(task.state, in_hand=0)
         request = task.request
         if request is None:
@@ -312,12 +334,12 @@ class TaskScheduler(Generic[R]):
             )
 
     def _next(self) -> _Running[R] | None:
-        """Return the next flow to advance, or None if all must wait for a running one."""
+        """Return the next flow to run, or None if none may run before a running flow advances."""
         if self.rules is None:
             return self._resume(self._at(_Place.NEW), _Place.LAST)
         if new := self._at(_Place.NEW):
             return self._resume([max(new, key=lambda task: task.state.weight)], _Place.BEGINS)
-        if self._at(_Place.BEGINS):  # what is recorded of it counts
+        if self._at(_Place.BEGINS):  # its stored trials are not known yet
             return None
         states = self._states()
         if result := next_round(states, self.rules):
@@ -328,7 +350,7 @@ class TaskScheduler(Generic[R]):
             task.request.made = sum(state.made for state in states)
             task.state = replace(task.state, in_hand=trials)
             return self._resume([task], _Place.ROUND)
-        if self._at(_Place.ROUND):  # after it another may be worth its trials
+        if self._at(_Place.ROUND):  # the result may make another round worthwhile
             return None
         waiting = self._at(_Place.ASKS, _Place.RESTS)
         if waiting:
@@ -338,9 +360,10 @@ class TaskScheduler(Generic[R]):
         return self._resume(self._at(_Place.ENDS), _Place.LAST)
 
     def _resume(self, tasks: Sequence[_Running[R]], place: _Place) -> _Running[R] | None:
-        """Set the state of the first flow in `tasks` to `place`, and return this flow.
+        """Set the status of the first flow in `tasks` to `place`, and return this flow.
 
-        Returns None if `tasks` is empty.
+        Returns:
+            The flow, or None if `tasks` is empty.
         """
         if not tasks:
             return None
@@ -354,7 +377,7 @@ class TaskScheduler(Generic[R]):
         return [replace(task.state, asks=task.place is _Place.ASKS) for task in self._tasks]
 
     def _end_waiting(self) -> None:
-        """End the waiting flows, so that each reports that it was stopped."""
+        """Stop the waiting flows, so that each of them reports that it was stopped."""
         for task in self._at(_Place.ASKS, _Place.RESTS, _Place.ENDS):
             with suppress(Exception):
                 task.context.run(task.flow.throw, Stopped())

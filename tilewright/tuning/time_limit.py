@@ -1,8 +1,7 @@
-"""Allocation of a run's wall time to its workloads.
+"""Distribution of a run's time limit among its workloads.
 
-A workload whose time is over begins no further round. Rounds that the trial store already holds are
-always read, so a run is as repeatable as without a limit: the time only decides how many rounds
-there are.
+A workload whose time is over begins no further round. Rounds that are already in the trial store
+are always read. The limit therefore affects only the number of rounds, not their trials.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ import time
 
 
 class TimeLimit:
-    """Wall time of a run, counted from the creation of this object.
+    """Time limit of a run, which starts when this object is created.
 
     Args:
-        seconds: time during which rounds may begin; None for no limit.
+        seconds: time in seconds during which rounds may begin; None for no limit.
         workloads: number of workloads to tune.
         at_a_time: number of workloads that are tuned at the same time.
     """
@@ -28,14 +27,15 @@ class TimeLimit:
     def begin_workload(self, pooled: bool = False) -> float | None:
         """Return the time until which rounds of the next workload may begin.
 
-        A workload gets an equal share of the remaining time, so that unused time goes to later
-        workloads.
+        Each workload gets an equal share of the remaining time, so that time that one workload does
+        not use goes to later workloads.
 
         Args:
-            pooled: whether workloads share their trials. They then share all time too.
+            pooled: whether workloads share their trials. In this case, each workload may use all of
+                the remaining time.
 
         Returns:
-            Time in seconds of `time.monotonic`; None without a limit.
+            Time on the clock `time.monotonic` in seconds; None if there is no limit.
         """
         if self._end is None:
             return None
@@ -47,5 +47,5 @@ class TimeLimit:
 
 
 def is_over(until: float | None) -> bool:
-    """Return whether a time of `TimeLimit.begin_workload` has passed."""
+    """Return whether a time from `TimeLimit.begin_workload` has passed; False for None."""
     return until is not None and time.monotonic() >= until

@@ -1,4 +1,4 @@
-"""Description of a tuning task: the workload, the tuner and the target, by name."""
+"""A tuning task: one workload with a target and a tuner, both given by name."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ class TuningTask:
         space_name: name of the schedule space.
         tuner: name of the tuner.
         seed: seed of the run.
-        batch: trials per round.
-        options: options of the tuner, as sorted pairs.
-        start: ID of the state that the tuner starts with, or "".
-        isolate: time limit per batch in seconds for a target in a separate process; 0 if the target
+        batch: number of trials per round.
+        options: options of the tuner, as sorted pairs of name and value.
+        start: ID of the transfer model or the earlier run with which the tuner starts, or "".
+        isolate: time limit per batch in seconds if the target runs in a separate process; 0 if it
             runs in this process.
         transferred: folder of a transfer model, or "". `start` is then the model's ID.
         cluster: address of the Dask cluster that lowers and measures, or "".
-        shared: whether several commands make the trials together.
-        names: layers of the network with this workload.
+        shared: whether several commands share the trials of the run.
+        names: names of the network's layers with this workload.
         count: number of calls per inference.
     """
 
@@ -73,7 +73,7 @@ class TuningTask:
 
     @property
     def target(self) -> Target:
-        """Target of the task.
+        """Target of the task, built on first use.
 
         Raises:
             TilewrightError: the target cannot be built.
@@ -83,33 +83,33 @@ class TuningTask:
 
     @property
     def explorer(self) -> Explorer:
-        """Tuner of the task.
+        """Tuner of the task, built on first use.
 
         Raises:
-            UnknownName: there is no such tuner.
+            UnknownName: no tuner has this name.
             OptionError: an option is invalid.
         """
         return _explorer(self.tuner, self.options)
 
     @property
     def problem(self) -> Problem:
-        """Tuning problem of the task.
+        """Problem that the tuner solves: the workload, its search space and the seed.
 
         Raises:
-            WorkloadError: the target has no schedule for the workload.
+            WorkloadError: the target has no schedule space for the workload.
         """
         return _problem(self, state_of(self.target_name))
 
     @property
     def store_key(self) -> RunKey:
-        """Key of this run in the trial store."""
+        """Key under which the trial store keeps the trials of this task."""
         cold = run_id(self.explorer, self.seed, self.batch)
         run = digest(f"{cold} {self.start}".encode())[:12] if self.start else cold
         key = (self.workload.id, self.target.fingerprint, run)
         return shared_key(key) if self.shared else key
 
     def describe(self) -> dict[str, Json]:
-        """Return everything that determines the explorer's answers, apart from a step's inputs."""
+        """Return everything that determines the tuner's decisions, apart from a step's inputs."""
         return {
             "workload": self.workload.to_json(),
             "tuner": self.tuner,
@@ -123,7 +123,7 @@ class TuningTask:
 def tuning_task_of(
     options: TuningOptions, workload: Workload, names: tuple[str, ...] = (), count: int = 1
 ) -> TuningTask:
-    """Return the task of one workload of a run.
+    """Create the task of one workload of a run.
 
     Args:
         options: options of the run.
@@ -133,7 +133,7 @@ def tuning_task_of(
 
     Raises:
         UnknownName: a name is unknown.
-        TransferError: the folder of the warm start holds neither a model nor a run.
+        TransferError: the folder of the warm start contains neither a model nor a run.
         EarlierRunError: the run in the folder of the warm start cannot be used.
     """
     folder = "" if options.warm_start == CHAMPION else options.warm_start
@@ -161,7 +161,13 @@ def tuning_task_of(
 
 
 def space_of(options: TuningOptions) -> str:
-    """Return the name of the schedule space, also if it is the default; "" if there is only one.
+    """Return the name of the schedule space of a run, with the default filled in.
+
+    Args:
+        options: options of the run.
+
+    Returns:
+        The name, or "" if the target has only one space.
 
     Raises:
         UnknownName: the target does not have this space.
@@ -170,19 +176,27 @@ def space_of(options: TuningOptions) -> str:
 
 
 def target_of(options: TuningOptions) -> Target:
-    """Return the target of a run. Raises the errors of `make_target`, or `TargetDown`."""
+    """Return the target of a run.
+
+    Args:
+        options: options of the run.
+
+    Raises:
+        TilewrightError: the target cannot be built, as in `target_named`.
+    """
     return target_named(options.target, space_of(options), options.isolate, options.cluster)
 
 
 def target_named(name: str, space: str, isolate: float, cluster: str = "") -> Target:
-    """Return a target from the cache, or build it.
+    """Build a target, or return it from the cache.
 
-    A target with a separate process is not shared between threads or workloads (`own_targets`).
+    A target in a separate process is not shared between threads or workloads (`own_targets`).
 
     Args:
         name: name of the target.
         space: name of the schedule space.
-        isolate: time limit per batch in seconds for a separate process, or 0.
+        isolate: time limit per batch in seconds for a target in a separate process; 0 for a target
+            in this process.
         cluster: address of a cluster whose workers lower and measure, or "".
 
     Raises:
@@ -196,10 +210,10 @@ def target_named(name: str, space: str, isolate: float, cluster: str = "") -> Ta
 
 
 def own_targets(owner: int) -> None:
-    """Give this context targets of its own, which no other workload uses, in any thread.
+    """Give the current context its own instances of targets that run in a separate process.
 
-    A target with a separate process serves one workload at a time. Later calls of `target_named` in
-    this context return the targets of `owner`.
+    Such a target serves one workload at a time. Later calls of `target_named` in this context
+    return the instances of `owner`, in whichever thread the context runs.
 
     Args:
         owner: number of the owner, 1 or more.
@@ -208,10 +222,16 @@ def own_targets(owner: int) -> None:
 
 
 def state_of(target_name: str) -> tuple[int, int]:
-    """Return modification time and size of a target's file, or zeros if it is not a file.
+    """Return the modification time and the size of a target's file.
 
-    The caches use it as a part of their keys, because the file may change between two runs of a
-    process.
+    Caches use this state as a part of their keys, because the file may change between two runs of
+    one process.
+
+    Args:
+        target_name: name of the target, which may be the path of a file.
+
+    Returns:
+        Modification time in ns and size in bytes; zeros if the target is not a file.
     """
     try:
         result = os.stat(target_name)
@@ -243,7 +263,8 @@ def _target_on(
         return kind.make_on(rest, kind.space_named(space), cluster)
     here = make_target(name, space)
     target = ClusterTarget(here, recipe_of(here, name, space), cluster, isolate)
-    connect_early(cluster, prepare_worker, target.specification)  # a mistake shows before any work
+    # A wrong address is reported here, before any work.
+    connect_early(cluster, prepare_worker, target.specification)
     return target
 
 
@@ -257,7 +278,7 @@ def _problem(task: TuningTask, state: tuple[int, int]) -> Problem:
     problem = problem_of(task.target, task.workload, task.seed)
     if not task.transferred:
         return problem
-    from tilewright.models.transfer.model import prior_from  # loads libraries that learn
+    from tilewright.models.transfer.model import prior_from  # imports learning libraries
 
     model = _model(task.transferred, task.start)
     return replace(problem, transferred=prior_from(model, problem))
@@ -265,7 +286,11 @@ def _problem(task: TuningTask, state: tuple[int, int]) -> Problem:
 
 @lru_cache(maxsize=4)
 def _model(folder: str, identity: str) -> Transferred:
-    """Load a transfer model, if the folder still holds the one with this ID."""
+    """Load the transfer model of a folder.
+
+    Raises:
+        TransferError: the folder no longer contains the model with this ID.
+    """
     from tilewright.models.transfer.registry import load_model
 
     if identity_of(Path(folder)) != identity:

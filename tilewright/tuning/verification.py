@@ -1,8 +1,9 @@
 """Steps before and after the rounds of a workload: baseline measurement and verification.
 
-The chosen schedule must be as fast as recorded, and must compute the right numbers. The trial store
-and the cache of finished steps are files whose writer could claim any latency. The target therefore
-measures the winner again before it is reported. This does not count as a trial.
+Verification checks that the chosen schedule is as fast as recorded and computes correct results. It
+is necessary because the trial store and the cache of finished steps are files, and whoever writes
+to them could claim any latency. The target therefore measures the winner again before it is
+reported. This measurement does not count as a trial.
 """
 
 from __future__ import annotations
@@ -37,17 +38,28 @@ NOISE = 2.0
 
 
 class WrongSchedule(TilewrightError):
-    """A schedule runs but computes wrong numbers."""
+    """A schedule runs but computes wrong results."""
 
 
 def measure_baseline(task: TuningTask) -> Baselines:
-    """Measure the schedules that are available without tuning: the baseline and the fallback."""
+    """Measure the schedules that are available without tuning: the baseline and the fallback.
+
+    Args:
+        task: the workload and the target.
+    """
     fallback = fallback_schedule(task.target, task.workload)
     return Baselines(schedule_of_baseline(task), None if fallback is None else fallback.latency)
 
 
 def schedule_of_baseline(task: TuningTask) -> Schedule | None:
-    """Return the measured baseline schedule; None if the target has none or it does not run."""
+    """Measure the baseline schedule, which is used without tuning.
+
+    Args:
+        task: the workload and the target.
+
+    Returns:
+        The schedule, or None if the target has none or it does not run.
+    """
     schedule = baseline_schedule(task.target, task.workload)
     if schedule is None:
         return None
@@ -59,7 +71,7 @@ def schedule_of_baseline(task: TuningTask) -> Schedule | None:
 
 
 def verify_schedule(task: TuningTask, chosen: Schedule) -> int | None:
-    """Run a schedule on random tensors and compare its outputs with the reference implementation.
+    """Run a schedule on random tensors, and compare its outputs with a reference implementation.
 
     Args:
         task: the workload and the target.
@@ -85,7 +97,7 @@ def verify_schedule(task: TuningTask, chosen: Schedule) -> int | None:
 
 
 def baseline_again(task: TuningTask, baseline: Schedule, emit: Listener) -> Schedule | None:
-    """Measure a baseline that won the final choice again, to check its stored latency.
+    """Check the stored latency of a baseline that won the final choice, by measuring it again.
 
     Args:
         task: the workload, target and tuner.
@@ -93,7 +105,8 @@ def baseline_again(task: TuningTask, baseline: Schedule, emit: Listener) -> Sche
         emit: receives a note if the stored latency is wrong.
 
     Returns:
-        The baseline, with its present latency if the stored one is wrong; None if it fails.
+        The baseline, with the new latency if the stored latency is wrong; None if the baseline does
+        not run.
     """
     again = schedule_of_baseline(task)
     if again is not None and reproduces(task.target, baseline.latency, again.latency):
@@ -110,20 +123,21 @@ def baseline_again(task: TuningTask, baseline: Schedule, emit: Listener) -> Sche
 def wrong_winners(
     task: TuningTask, history: History, timed: dict[int, Trial], emit: Listener
 ) -> Known:
-    """Measure the fastest trials again until one of them reproduces its recorded latency.
+    """Measure the fastest trials again, until one of them reproduces its recorded latency.
 
-    A trial store comes from a file that anyone could have changed, so the winner is not reported
-    without this check.
+    The trial store is a file that anyone could have changed, so the winner is not reported without
+    this check.
 
     Args:
         task: the workload, target and tuner.
         history: trials of the run.
-        timed: measurements by flat index. New ones are added, and existing ones are trusted.
-        emit: receives notes about trials that did not reproduce their latency.
+        timed: measurements by flat index. New measurements are added, and existing ones are
+            trusted.
+        emit: receives a note if trials do not reproduce their latency.
 
     Returns:
-        New measurements of the trials that did not reproduce, by flat index. If there are any, the
-        record must be corrected and the session be rebuilt from it.
+        New measurements of the trials that did not reproduce their latency, by flat index. If there
+        are any, the stored trials must be corrected and the session must be rebuilt from them.
     """
     emit(StageBegan("time_again"))
     wrong = _wrong_winners(task, history, timed)
@@ -161,8 +175,8 @@ def _wrong_winners(task: TuningTask, history: History, timed: dict[int, Trial]) 
 def reproduces(target: Target, claimed: Latency, latency: Latency) -> bool:
     """Return whether a recorded latency agrees with a new measurement.
 
-    On a deterministic target both must be equal. On other targets, the new latency may be up to
-    `NOISE` times as long as the recorded one.
+    On a deterministic target, both must be equal. On other targets, the new latency may be at most
+    `NOISE` times the recorded latency.
 
     Args:
         target: the target.
@@ -178,14 +192,19 @@ def reproduces(target: Target, claimed: Latency, latency: Latency) -> bool:
 
 
 def latency_of_trial(trial: Trial) -> Latency | None:
-    """Return the latency of a trial; None unless it is valid."""
+    """Return the latency of a trial; None if the trial is not valid."""
     return Latency(trial.seconds, trial.cycles) if trial.status == "valid" else None
 
 
 def microjoules_of(task: TuningTask, chosen: Schedule | None) -> float | None:
-    """Estimate the energy of one call of the chosen schedule in microjoules.
+    """Estimate the energy consumption of one call of the chosen schedule in microjoules.
 
-    Returns None if there is no schedule or if the target cannot estimate energy.
+    Args:
+        task: the workload and the target.
+        chosen: the chosen schedule, if there is one.
+
+    Returns:
+        The energy, or None if there is no schedule or the target cannot estimate energy.
     """
     if chosen is None or capability(task.target, HasEnergy) is None:
         return None
@@ -194,7 +213,15 @@ def microjoules_of(task: TuningTask, chosen: Schedule | None) -> float | None:
 
 
 def lowered_of(task: TuningTask, chosen: Schedule) -> Lowered:
-    """Return the lowered program of a chosen schedule, as a batch of one."""
+    """Lower a chosen schedule.
+
+    Args:
+        task: the workload and the target.
+        chosen: the schedule: a trial or the baseline.
+
+    Returns:
+        A batch with one program.
+    """
     if chosen.source == TRIAL:
         configs = np.array([chosen.config], dtype=np.int32)
         return task.target.lower(task.workload, configs)
@@ -203,7 +230,7 @@ def lowered_of(task: TuningTask, chosen: Schedule) -> Lowered:
 
 @lru_cache(maxsize=8)
 def _baseline_program(task: TuningTask, state: tuple[int, int]) -> Lowered:
-    """Return the lowered baseline. It is cached, because looking it up measures it again."""
+    """Return the lowered baseline from a cache, because looking it up measures the baseline."""
     baseline = capability(task.target, Baseline)
     assert baseline is not None, "a schedule that is no trial came from there"
     return baseline.baseline(task.workload).lowered

@@ -1,1 +1,1 @@
-"""The tuners: one explorer per module, which is registered when the module is imported."""
+"""The tuners. Each module registers one or more tuners when it is imported."""

@@ -1,7 +1,7 @@
-"""Tuners that follow closed-form estimates and learn nothing, as a control for learning.
+"""Tuners that rank configs by closed-form estimates and learn nothing, as controls for learning.
 
-`estimate` ranks configs by estimated latency. `tps` is VTA++'s analytic tiling choice, by estimated
-DRAM traffic. Measurements change neither order.
+`estimate` ranks configs by estimated latency. `tps` is the analytic tiling of VTA++, which ranks by
+estimated DRAM traffic. Measurements do not change either order.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ class NoEstimates(TilewrightError):
 
 
 class _ByEstimates(BaseExplorer[OptionsT]):
-    """Proposes untried configs in a fixed order by closed-form estimates."""
+    """Base class of tuners that propose untried configs in the order of an estimated cost."""
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        """Return the untried configs that come next in the fixed order.
+        """Propose the untried configs with the lowest estimated cost.
+
+        Configs that do not fit the scratchpads come last.
 
         Raises:
             NoEstimates: the target offers no closed-form estimates.
@@ -65,7 +67,7 @@ class _ByEstimates(BaseExplorer[OptionsT]):
 
     @abstractmethod
     def cost(self, estimated: Features) -> NDArray[np.float64]:
-        """Return the estimated cost by which configs are ordered, lowest first.
+        """Return the estimated cost of each config; the cheapest configs are proposed first.
 
         Configs of equal cost are ordered by estimated latency.
 
@@ -77,12 +79,12 @@ class _ByEstimates(BaseExplorer[OptionsT]):
         """
 
     def candidate_count(self, problem: Problem, n: int) -> int:
-        """Return how many candidates to propose for a batch of `n` trials."""
+        """Return the number of candidates to propose for a batch of `n` trials."""
         return n
 
 
 class AnalyticTiling(_ByEstimates[Options]):
-    """Proposes configs that fit the scratchpads, by estimated DRAM bytes; learns nothing."""
+    """Tuner `tps`: proposes configs that fit the scratchpads by estimated DRAM traffic."""
 
     def cost(self, estimated: Features) -> NDArray[np.float64]:
         """Return the estimated DRAM bytes of each config."""
@@ -90,7 +92,7 @@ class AnalyticTiling(_ByEstimates[Options]):
 
 
 class EstimateOptions(Options):
-    """Options of `estimate`. It compiles as many configs as `default`."""
+    """Options of the tuner `estimate`. It compiles as many configs as the tuner `default`."""
 
     alpha: float = Field(
         3.0, ge=0, description="configs lowered in addition to the batch, per trial"
@@ -104,14 +106,14 @@ class EstimateOptions(Options):
 
 
 class EstimatedLatency(_ByEstimates[EstimateOptions]):
-    """Proposes configs that fit and compile, in order of estimated latency; learns nothing."""
+    """Tuner `estimate`: proposes configs in the order of estimated latency."""
 
     def cost(self, estimated: Features) -> NDArray[np.float64]:
         """Return the estimated latency of each config."""
         return estimated.of_meaning("latency")[:, 0]
 
     def candidate_count(self, problem: Problem, n: int) -> int:
-        """Return how many configs to lower for `n` trials."""
+        """Return the number of configs to lower for a batch of `n` trials."""
         return problem.compiles(n, self.options.alpha, self.options.looking)
 
     def veto(
@@ -122,13 +124,16 @@ class EstimatedLatency(_ByEstimates[EstimateOptions]):
         candidates: Candidates,
         n: int,
     ) -> Candidates:
-        """Return the candidates unchanged; those that fail to compile are dropped later."""
+        """Return the candidates unchanged; configs that do not compile are dropped by `choose`."""
         return candidates
 
     def choose(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
     ) -> BatchChoice:
-        """Choose the first `n` configs that compile, in the order of their estimates."""
+        """Choose the first `n` configs that compile, in the order of their estimates.
+
+        If fewer than `n` configs compile, configs that do not compile fill the batch.
+        """
         return BatchChoice(np.argsort(~lowered.ok, kind="stable")[:n])
 
 

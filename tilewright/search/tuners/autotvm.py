@@ -1,7 +1,7 @@
 """AutoTVM's XGBTuner: simulated annealing on a cost model plans the next configs.
 
-The model is refitted once a plan has been measured (TVM 0.14, autotvm/tuner/model_based_tuner.py,
-sa_model_optimizer.py).
+When all configs of a plan have been measured, the model is refitted and a new plan is made (TVM
+0.14, autotvm/tuner/model_based_tuner.py, sa_model_optimizer.py).
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ Score = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 class AutoTVMOptions(Options):
     """Options of XGBTuner. The defaults are TVM's, except for `features`.
 
-    TVM's default, `itervar`, reads the lowered program of each config, which costs one lowering
-    each. Here these features are computed from the knobs (`models.loop_features`).
+    TVM's default for `features` is `itervar`, which TVM reads from the lowered program of each
+    config. Tilewright computes these features from the knobs (`models.features.loop_features`), so
+    no config has to be lowered for them.
     """
 
     features: Literal["knob", "itervar"] = Field("knob", description="features that the model uses")
@@ -52,10 +53,10 @@ class AutoTVM(BaseExplorer[AutoTVMOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        """Propose untried configs of the plan, the rest at random."""
+        """Propose untried configs of the plan, and random configs if the plan has too few."""
         tried = history.tried_indices(problem.space)
         plan = state.arrays.get("plan", np.empty(0, np.int64)).astype(np.int64)
-        # A planned place is used until int(greed · plan) are left; then the draw is uniform.
+        # As in TVM, the last int(greed · plan) configs of a plan are replaced by random configs.
         usable = len(plan) - int(self.options.greed * self.options.plan)
         fresh = plan[: max(usable, 0)]
         fresh = fresh[~np.isin(fresh, tried)][:n]
@@ -65,7 +66,7 @@ class AutoTVM(BaseExplorer[AutoTVMOptions]):
         return Candidates(problem.space.unravel(np.concatenate([fresh, lucky])))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """Fit the cost model and plan by simulated annealing, once enough trials were measured."""
+        """Fit the cost model and plan by simulated annealing, once a plan was measured."""
         fits = int(state.arrays.get("fits", np.zeros(1, np.int64))[0])
         if len(history) < self.options.plan * (fits + 1) or not history.valid.any():
             return state
@@ -95,9 +96,17 @@ class AutoTVM(BaseExplorer[AutoTVMOptions]):
 
 
 def knob_features(space: Space, configs: Configs) -> Features:
-    """Compute AutoTVM's 'knob' features of configs (n, knobs).
+    """Compute AutoTVM's "knob" features of configs.
 
-    They are the inner and outer extent of each split, and the values of the other knobs.
+    They are the inner and outer extent of each split (`tile_*` knobs), and the values of the other
+    knobs.
+
+    Args:
+        space: the search space.
+        configs: knob indices, int array of shape (n, knobs).
+
+    Returns:
+        Features with one row per config.
     """
     values = space.values(configs).astype(np.float64)
     columns = {}
@@ -116,20 +125,20 @@ def anneal(
     chains: NDArray[np.generic] | None,
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Search for the configs with the best predicted scores by simulated annealing.
+    """Search for the untried configs with the highest predicted scores by simulated annealing.
 
     Args:
         space: the search space.
         score: function that predicts scores of flat indices; higher is better.
         options: options of the tuner, such as the number of chains and steps.
-        tried: flat indices that were tried, ascending.
-        chains: flat indices at which the chains of the previous search ended, where these chains
-            start; None to start at random configs.
+        tried: flat indices of the configs that were tried, ascending.
+        chains: flat indices at which the chains of the previous search ended, shape (chains,). The
+            new chains start there. None starts them at random configs.
         rng: random generator.
 
     Returns:
         Two arrays of flat indices: the best untried configs, best first, shape (at most `plan`,),
-        and the end points of the chains, shape (chains,).
+            and the end points of the chains, shape (chains,).
     """
     if chains is None:
         points = candidates.sample(space, options.chains, np.empty(0, np.int64), rng)
@@ -151,16 +160,16 @@ def run_annealing(
     move: Callable[[Points], Points], keep: Callable[[Points, NDArray[np.float64]], bool],
     steps: int, patience: int, rng: np.random.Generator,
 ) -> Points:  # fmt: skip
-    """Run several chains of simulated annealing, and return where they end.
+    """Run several chains of simulated annealing and return their end points.
 
-    The visited points are not returned. The function `keep` collects the best of them.
+    The visited points are not returned. The callback `keep` collects the best of them.
 
     Args:
         points: start points, shape (chains, …).
-        score: scores of points, shape (chains,); higher is better.
-        move: proposes a changed copy of each point.
-        keep: receives all visited points and their scores, stores the best, and returns whether the
-            stored set changed.
+        score: function that returns the scores of points, shape (chains,); higher is better.
+        move: function that returns a changed copy of each point.
+        keep: callback that receives all visited points and their scores, stores the best ones, and
+            returns whether the stored set changed.
         steps: maximum number of steps.
         patience: number of steps without a change of the stored set after which to stop.
         rng: random generator.
@@ -189,10 +198,10 @@ def run_annealing(
 def random_walk(
     space: Space, flat: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Change one random knob of each config to another value.
+    """Change one random knob of each config to a different value.
 
-    The knob is drawn as if a uniformly chosen knob was redrawn until its value changes, so its
-    weight is 1 - 1/cardinality.
+    A knob is drawn with a weight of 1 - 1/cardinality. This equals AutoTVM's procedure, which draws
+    a knob and a value uniformly and repeats this until the value changes.
 
     Args:
         space: the search space.
@@ -200,7 +209,7 @@ def random_walk(
         rng: random generator.
 
     Returns:
-        Flat indices of shape (n,).
+        Flat indices of the changed configs, shape (n,).
     """
     count = space.cardinalities
     weight = 1.0 - 1.0 / count
@@ -215,10 +224,10 @@ def random_walk(
 
 
 def scorer(space: Space, predict: Callable[[Configs], NDArray[np.float64]]) -> Score:
-    """Return a function that predicts scores for flat indices of configs.
+    """Return a function that predicts the scores of configs from their flat indices.
 
-    For a small space, all scores are computed once and looked up in a table, in which configs that
-    the space does not list score -inf.
+    If the space is small, all scores are computed once and then looked up in a table. Configs that
+    the space does not list get the score -inf.
 
     Args:
         space: the search space.
@@ -243,17 +252,17 @@ def keep_best(
     top: NDArray[np.int64],
     top_scores: NDArray[np.float64],
 ) -> bool:
-    """Update the arrays `top` and `top_scores`, which hold the best points so far, in place.
+    """Insert points into the set of the best points so far, and update the set in place.
 
-    A point replaces the worst of the set if its score is higher, unless it was tried or is already
-    in the set.
+    A point replaces the worst point of the set if its score is higher, unless it was tried or is
+    already in the set.
 
     Args:
         points: new points: flat indices of shape (n,).
         scores: scores of the new points, shape (n,).
         tried: flat indices that were tried and must not enter the set, ascending, shape (m,).
-        top: flat indices of the best points so far; updated.
-        top_scores: scores of the best points so far; updated.
+        top: flat indices of the best points so far; updated in place.
+        top_scores: scores of the best points so far; updated in place.
 
     Returns:
         Whether any point was inserted.

@@ -1,7 +1,7 @@
 """BaCO: Bayesian optimisation with hidden constraints (Hellsten et al., ASPLOS 2023).
 
-Its score is the expected improvement of a Gaussian process times the probability of being valid
-that a random forest predicts.
+The score of a config is the expected improvement under a Gaussian process, multiplied by the
+probability of being valid, which a random forest predicts.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tilewright.targets.features import Features
 
 
 class BacoOptions(Options):
-    """Options of BaCO, as far as they apply to knobs with finitely many values.
+    """Options of BaCO that apply to knobs with finitely many values.
 
-    The kernels see the knobs on a log scale.
+    The Gaussian process sees the knobs on a log scale.
     """
 
     first: int = Field(10, ge=1, description="random trials before the models are used")
@@ -37,12 +37,12 @@ class BacoOptions(Options):
 
 
 class Baco(BaseExplorer[BacoOptions]):
-    """Gaussian process and random-forest feasibility model, on knobs alone."""
+    """BaCO: a Gaussian process of the latency and a random forest of the validity."""
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        """Propose configs with the largest expected improvement; at first, random configs."""
+        """Propose the configs with the largest score, or random configs before the first fit."""
         space, tried = problem.space, history.tried_indices(problem.space)
         rng = problem.rng(history.round, "generate")
         if "P" not in state.models or history.best is None:
@@ -54,7 +54,7 @@ class Baco(BaseExplorer[BacoOptions]):
         x, model = _knobs(space, configs), cast(Surrogate, state.models["P"])
         chance = state.models["V"].predict(x)
         goal = float(history.log_latency[history.best])
-        if not problem.deterministic:  # what the model believes, not what the luckiest showed
+        if not problem.deterministic:  # the lowest measurement may be a lucky one
             goal = float(model.predict(_knobs(space, history.configs[history.valid])).min())
         log_chance = np.log(np.maximum(chance, 1e-6))
         rows = model.propose(x, np.zeros(len(x)), goal, log_chance, n)
@@ -62,7 +62,7 @@ class Baco(BaseExplorer[BacoOptions]):
         return Candidates(configs[rows], scores)
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """Fit the Gaussian process of latency and the model of validity."""
+        """Fit the Gaussian process of the latency and the random forest of the validity."""
         valid = history.valid
         if len(history) < self.options.first or valid.sum() < 2:
             return state
@@ -77,15 +77,15 @@ class Baco(BaseExplorer[BacoOptions]):
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
     ) -> dict[str, ModelInput]:
-        """Return the knobs of the configs, which both models take."""
+        """Return the knobs of the configs, which are the input of both models."""
         known = ModelInput.without_offset(_knobs(problem.space, lowered.configs))
         return dict.fromkeys(state.models, known)
 
 
 def _knobs(space: Space, configs: Configs) -> Features:
-    """Return log2 of every knob's value, scaled to standard deviation 1.
+    """Return log2 of every knob's value, scaled to standard deviation 1 over the knob's values.
 
-    If a knob can be 0, it is log2 of the value + 1.
+    If a knob has a value below 1, log2(value + 1) is used.
     """
     columns = []
     for knob, values in zip(space.knobs, space.values(configs).T, strict=True):

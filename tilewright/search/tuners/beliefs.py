@@ -1,7 +1,8 @@
-"""Predictions of latency and validity for `ml2tuner` after the rounds so far.
+"""Predictions of latency and validity that the tuner `ml2tuner` makes between rounds.
 
-They combine closed-form estimates or a transferred model with the tuner's own models. The module
-also defines the features that these models use.
+They combine three sources: closed-form estimates of the target, a transferred model (trained on
+other workloads or hardware), and the tuner's own models. The module also defines the features of
+these models.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from tilewright.search.tuners.ml2tuner_options import ML2TunerOptions
 from tilewright.targets.base import Configs
 from tilewright.targets.features import Feature, Features
 
-_LEAST_CHANCE = 1e-3  # V is not believed beyond this
-_TRUSTED = 0.5  # weight of a transferred model from which its choice of a space is kept
+_LEAST_CHANCE = 1e-3  # lower probabilities of Model V are treated as this one
+_TRUSTED = 0.5  # a transferred model with a lower weight no longer selects the candidates
 SCREENED = "screened"
 """Name of an array in the explorer's state: flat indices of the screened configs, ascending."""
 SAID = "said"
@@ -69,15 +70,19 @@ class Beliefs:
 
     @property
     def is_informed(self) -> bool:
-        """Whether latencies can be predicted before the first trial, by estimates or a model."""
+        """Whether latencies can be predicted before the first trial.
+
+        This is the case if there are closed-form estimates or a transferred model.
+        """
         return self.estimates or self.problem.transferred is not None
 
     @property
     def screened_indices(self) -> NDArray[np.int64]:
-        """Flat indices of the most promising configs, chosen before the first trial, shape (m,).
+        """Flat indices of the most promising configs, ascending, shape (m,).
 
-        They are ascending. The array is empty if no configs were screened, or if the trials
-        contradict the transferred model that chose them.
+        These configs were chosen before the first trial and may have been extended since. The array
+        is empty if no configs were screened, or if a transferred model chose them and the trials
+        contradict it.
         """
         weights = self.state.arrays.get(WEIGHTS)
         if SCREENED not in self.state.arrays or (
@@ -87,7 +92,7 @@ class Beliefs:
         return self.state.arrays[SCREENED].astype(np.int64)
 
     def uses_model_a(self, hidden: Features) -> bool:
-        """Return whether Model A, which ranks compiled programs, is used and has input.
+        """Return whether Model A, which ranks compiled programs, is enabled and has input.
 
         Args:
             hidden: counters of lowered programs. Only their columns matter.
@@ -99,17 +104,20 @@ class Beliefs:
     def prior(
         self, configs: Configs, hidden: Features | None = None, said: Belief | None = None
     ) -> Prior | None:
-        """Return the predictions of configs that need no measurement of them.
+        """Predict configs without measuring them.
 
-        They are closed-form estimates or predictions of a transferred model, which was trained on
-        other workloads or hardware. The latter are weighted by how well they predicted the trials
-        so far.
+        The predictions are closed-form estimates or those of a transferred model, which was trained
+        on other workloads or hardware. The transferred model is weighted by how well it predicted
+        the trials so far.
 
         Args:
             configs: knob indices, int array of shape (n, knobs).
-            hidden: counters of the compiled programs, one row per config, if they are compiled.
-            said: predictions of the transferred model for `configs`, if the method `said` was
-                already called for them.
+            hidden: counters of the compiled programs, one row per config; None if the configs have
+                not been compiled.
+            said: result of `predict_transferred` for these configs, if it is already known.
+
+        Returns:
+            The predictions, or None if there are neither estimates nor a transferred model.
         """
         weights = self.state.arrays.get(WEIGHTS)
         role = 0 if hidden is None else 1
@@ -123,18 +131,20 @@ class Beliefs:
         self, configs: Configs, prior: Prior | None, features: Features, hidden: Features,
         said: Belief | None = None,
     ) -> tuple[Prior | None, Features]:  # fmt: skip
-        """Update the predictions and features of configs after they were compiled.
+        """Update the predictions and features of configs after their compilation.
 
-        Only a transferred model that can use the counters changes them. Without it, `prior` and
-        `features` are returned as they are.
+        Only a transferred model changes them, because it can also use the counters of the programs.
+        If there is no such model, `prior` and `features` are returned unchanged.
 
         Args:
             configs: knob indices, int array of shape (n, knobs).
             prior: predictions before compilation.
             features: input of Model P before compilation.
             hidden: counters of the compiled programs, one row per config.
-            said: predictions of the transferred model for the compiled programs, if the method
-                `said` was already called for them.
+            said: result of `predict_transferred` for the compiled programs, if it is already known.
+
+        Returns:
+            The updated predictions and the updated input of Model P.
         """
         if self.problem.transferred is None:
             return prior, features
@@ -142,14 +152,17 @@ class Beliefs:
         return prior, self.features(configs, prior)
 
     def screen(self, flat: NDArray[np.int64], count: int) -> ExplorerState:
-        """Return the state with a list of the most promising of the given configs (`screened`).
+        """Select the most promising configs and store their flat indices in the tuner's state.
 
-        The state also gets the transferred model's predictions for these configs, if there is such
-        a model, so that it is not asked again.
+        If there is a transferred model, its predictions for these configs are stored too, so that
+        they are computed only once.
 
         Args:
-            flat: flat indices of configs, shape (n,).
-            count: number of configs to keep.
+            flat: flat indices of the configs to select from, shape (n,).
+            count: number of configs to select.
+
+        Returns:
+            The new state.
         """
         configs = self.problem.space.unravel(flat)
         said = self.predict_transferred(configs)
@@ -161,13 +174,16 @@ class Beliefs:
         return replace(self.state, arrays=arrays)
 
     def remember_screened(self, flat: NDArray[np.int64], count: int) -> ExplorerState:
-        """Return the state with further configs in the list of screened configs.
+        """Add configs to the stored list of promising configs.
 
         The transferred model's predictions for the new configs are stored with them.
 
         Args:
             flat: flat indices of the configs to add, shape (n,).
-            count: number of configs to keep from the earlier list, the most promising first.
+            count: number of configs to keep from the present list, the most promising first.
+
+        Returns:
+            The new state.
         """
         before, kept = self.state.arrays[SCREENED].astype(np.int64), self.state.arrays[SAID]
         new = self.predict_transferred(self.problem.space.unravel(flat))
@@ -180,11 +196,14 @@ class Beliefs:
         return replace(self.state, arrays=arrays)
 
     def _promising(self, configs: Configs, said: Belief | None) -> NDArray[np.int64]:
-        """Rank configs by predicted latency and validity, and return their row indices, best first.
+        """Rank configs by predicted latency and validity.
 
         Args:
             configs: knob indices, shape (n, knobs).
-            said: predictions of the transferred model for `configs`, if there is such a model.
+            said: result of `predict_transferred` for these configs.
+
+        Returns:
+            Row indices of `configs`, best first.
         """
         prior = prior_of(self.problem, configs, said, self.options.estimates)
         assert prior is not None, "something is believed"
@@ -192,14 +211,18 @@ class Beliefs:
         return np.argsort(rough, kind="stable")
 
     def fit_weights(self, history: History, *said: Belief | None) -> ExplorerState:
-        """Return the state with a transferred model's weights, fitted to the trials.
+        """Fit the weights of the transferred model to the trials.
 
-        A model whose predictions disagree with the trials gets a lower weight.
+        If the predictions disagree with the trials, the weight is low.
 
         Args:
             history: trials so far.
-            *said: the model's predictions for the valid trials: first those before compilation,
-                which give the weight for P, then those after compilation, for A.
+            *said: predictions of the transferred model for the valid trials. The first item holds
+                the predictions before compilation, which determine the weight for Model P. The
+                second item holds the predictions after compilation, for Model A.
+
+        Returns:
+            The tuner's state with the weights; unchanged if there is no transferred model.
         """
         latency = history.log_latency[history.valid]
         weights = [weight_of(item, latency) for item in said if item is not None]
@@ -210,13 +233,17 @@ class Beliefs:
     def predict_transferred(
         self, configs: Configs, hidden: Features | None = None
     ) -> Belief | None:
-        """Return the predictions of the transferred model for configs; None without such a model.
+        """Predict configs with the transferred model.
 
         Stored predictions of screened configs are reused.
 
         Args:
             configs: knob indices, int array of shape (n, knobs).
-            hidden: counters of the compiled programs, one row per config, if they are compiled.
+            hidden: counters of the compiled programs, one row per config; None if the configs have
+                not been compiled.
+
+        Returns:
+            The predictions, or None if there is no transferred model.
         """
         ask = self.problem.transferred
         if ask is None:
@@ -235,12 +262,12 @@ class Beliefs:
     # -- after trials --------------------------------------------------------------------------
 
     def scores(self, configs: Configs, prior: Prior | None, features: Features | None) -> Scores:
-        """Predict latency and validity of configs with the prior and the fitted models together.
+        """Predict the latency and validity of configs with the prior and all fitted models.
 
         Args:
             configs: knob indices, shape (n, knobs).
-            prior: predictions that need no measurement, or None.
-            features: input of Model P for `configs`, or None to leave Model P out.
+            prior: result of the method `prior` for these configs.
+            features: input of Model P for `configs`; None to leave Model P out.
 
         Returns:
             Predictions of shape (n,) by name: `P`, the log2 latency, and `V`, the probability of
@@ -263,11 +290,12 @@ class Beliefs:
     def goal(self, history: History, role: Literal["P", "A"]) -> float:
         """Return the log2 latency that a new trial has to beat.
 
-        It is the latency of the best trial. If measurements vary, it is the lowest latency that the
-        model predicts for a valid trial, because the lowest measurement may be a lucky one.
+        On a deterministic target, it is the latency of the best trial. If measurements vary, the
+        lowest measurement may be a lucky one. The goal is then the lowest latency that the model
+        predicts for a valid trial.
 
         Args:
-            history: trials so far.
+            history: trials so far; at least one must be valid.
             role: model that predicts, "P" (before compilation) or "A" (after compilation).
         """
         assert history.best is not None, "there is a valid trial"
@@ -284,25 +312,32 @@ class Beliefs:
         return float((self.state.models[role].predict(asked.features) + asked.offset).min())
 
     def log_chance(self, chance: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the log of the given probabilities of being valid, times a weight, shape (n,).
+        """Return the weighted log probability that configs are valid.
 
-        The tuner adds it to the log expected improvement of each config. If compiling is slower
-        than measuring, a failed trial costs little in comparison, so the weight is lower.
+        The tuner adds it to the log expected improvement of each config. The weight is 1, or the
+        option `risk` if compiling a config is slower than measuring it, because a failed trial then
+        costs little in comparison.
 
         Args:
             chance: predicted probabilities that configs are valid, shape (n,).
+
+        Returns:
+            Array of shape (n,).
         """
         slow = self.problem.affordable_configs(self.options.looking) < 1
         weight = self.options.risk if slow else 1.0
         return np.asarray(weight * np.log(np.maximum(chance, _LEAST_CHANCE)))
 
     def runs(self, configs: Configs, prior: Prior | None, hidden: Features) -> NDArray[np.float64]:
-        """Predict the probability that compiled programs run and give correct results, shape (n,).
+        """Predict the probability that compiled programs run and give correct results.
 
         Args:
             configs: configs of the programs, shape (n, knobs).
-            prior: predictions of `configs` that need no measurement.
+            prior: result of the method `prior` for these configs.
             hidden: counters of the programs, one row per config.
+
+        Returns:
+            Probabilities of shape (n,); 1 if no validity model has been fitted.
         """
         models = self.state.models
         trees = self.tree_features(configs, prior)
@@ -317,7 +352,7 @@ class Beliefs:
 
         Args:
             configs: knob indices, shape (n, knobs).
-            prior: predictions of `configs` that need no measurement; they become columns too.
+            prior: result of the method `prior` for these configs; its features become columns.
 
         Returns:
             Features with one row per config.
@@ -331,18 +366,18 @@ class Beliefs:
     ) -> ModelInput:  # fmt: skip
         """Return the input of Model A, which predicts the latency of compiled programs.
 
-        The columns are those of Model P, the program's counters, and the latency that the draft
-        model (one price per counter) predicts relative to the best trial. The offset, which is
-        added to Model A's predictions, is the latency predicted by models that learned from other
-        workloads of the run, or else by the prior.
+        The columns are the columns of Model P, the program's counters, and the latency relative to
+        the best trial that the draft model predicts (a regression with one price per counter). The
+        offset, which is added to Model A's predictions, is the latency predicted by the models that
+        workloads share. If there are no shared models, the offset is the prior's prediction.
 
         Args:
             history: trials so far.
             configs: configs of the programs, shape (n, knobs).
-            prior: predictions of `configs` from before compilation.
+            prior: result of the method `prior` for these configs before compilation.
             features: input of Model P for `configs`.
             hidden: counters of the programs, one row per config.
-            said: predictions of the transferred model for the programs, if they are known already.
+            said: result of `predict_transferred` for the programs, if it is already known.
         """
         every, prior_before = np.arange(len(configs)), prior
         prior, features = self.update_compiled(configs, prior, features, hidden, said)
@@ -356,13 +391,13 @@ class Beliefs:
     def shared_input(self, hidden: Features, prior: Prior | None) -> ModelInput:
         """Return the input of the Model A that all workloads of a run share.
 
-        The draft model predicts the latency with one price per counter. The shared Model A learned
-        the error of this prediction on other workloads, from columns that do not depend on a
-        workload's size.
+        The draft model predicts the latency with one price per counter; this prediction is the
+        offset. The shared Model A was trained on other workloads to predict the draft model's
+        error. Its columns do not depend on the size of the workload.
 
         Args:
             hidden: counters of n compiled programs.
-            prior: predictions of the programs from before compilation.
+            prior: result of the method `prior` for the programs before compilation.
         """
         every = np.arange(len(hidden))
         latency = prior_estimates(prior, every)
@@ -370,14 +405,15 @@ class Beliefs:
         return ModelInput(every, columns, self.state.models["shared_draft"].predict(hidden))
 
     def shared_mean(self, hidden: Features, prior: Prior | None) -> NDArray[np.float64] | None:
-        """Predict the log2 latency of compiled programs from the trials of other workloads.
+        """Predict the log2 latency of compiled programs with the models that workloads share.
 
         Args:
             hidden: counters of n compiled programs.
-            prior: predictions of the programs from before compilation.
+            prior: result of the method `prior` for the programs before compilation.
 
         Returns:
-            Array of shape (n,), up to a constant; None without trials of other workloads.
+            Array of shape (n,), accurate up to a constant; None if there are no trials of other
+            workloads.
         """
         if "shared_A" not in self.state.models or not self.workloads_with_counters(hidden):
             return None
@@ -386,15 +422,16 @@ class Beliefs:
 
     @cached_property
     def earlier_workloads(self) -> list[SharedTrials]:
-        """Trials of the workloads of this run that were tuned before this workload.
+        """Trials of the workloads that were tuned before this workload.
 
-        Empty if there is a transferred model, since such a model knows more about this workload.
+        The list is empty if there is a transferred model, because a transferred model predicts this
+        workload better than models trained on these trials.
         """
         sharing = self.options.share and self.problem.transferred is None
         return trials_in(self.state) if sharing else []
 
     def workloads_with_counters(self, hidden: Features) -> list[SharedTrials]:
-        """Return trials of other workloads whose programs have the same counters as `hidden`."""
+        """Return the trials of earlier workloads whose programs have the counters of `hidden`."""
         names = hidden.names
         return [item for item in self.earlier_workloads if names and item.hidden.names == names]
 
@@ -403,8 +440,8 @@ class Beliefs:
 
         Args:
             hidden: counters of the programs.
-            latency: log2 latency of the programs by closed-form estimates, shape (n,); used only if
-                the target offers estimates.
+            latency: log2 latency of the programs by closed-form estimates, shape (n,). It is used
+                only if the target offers estimates.
         """
         draft = cast(Draft, self.state.models["shared_draft"])
         columns = self.learners.relative_features(hidden).append_columns(draft.shares(hidden))
@@ -417,7 +454,7 @@ class Beliefs:
         """Return the mean error of the shared draft model on one workload's valid trials, in log2.
 
         The draft model predicts the latency with one price per counter. A positive value means that
-        it predicts latencies that are too low.
+        its predictions are too low.
 
         Args:
             hidden: counters of the trials' programs.
@@ -428,11 +465,12 @@ class Beliefs:
     def tree_features(self, configs: Configs, prior: Prior | None) -> Features:
         """Return the input of Model V, which predicts whether a config is valid.
 
-        If Model V is shared with other workloads, no column depends on the workload's space.
+        If Model V is shared with other workloads, the columns are those of `absolute_features`.
 
         Args:
             configs: knob indices, shape (n, knobs).
-            prior: predictions of `configs` that need no measurement; they become columns too.
+            prior: result of the method `prior` for these configs. Its estimate of the fullest
+                scratchpad becomes a column.
 
         Returns:
             Features with one row per config.
@@ -445,11 +483,12 @@ class Beliefs:
         return features.append_columns(Features(prior.log_share[:, None], (_FULLEST,)))
 
     def absolute_features(self, configs: Configs, prior: Prior | None) -> Features:
-        """Return the input of a Model V (validity classifier) that all workloads of a run share.
+        """Return the input of a Model V that all workloads of a run share.
 
         Args:
             configs: knob indices, shape (n, knobs).
-            prior: predictions of `configs` that need no measurement; they become columns too.
+            prior: result of the method `prior` for these configs. Its estimate of the fullest
+                scratchpad becomes a column if it is a closed-form estimate.
 
         Returns:
             Features with one row per config. All spaces with the same knobs have the same columns.

@@ -1,7 +1,7 @@
 """CHAMELEON: exploration by reinforcement learning, sampling by clustering (Ahn et al., ICLR 2020).
 
-An agent walks through the space and is rewarded with the score of AutoTVM's cost model. The visited
-configs are clustered, and one config per cluster is measured.
+An agent walks through the space. Its reward is the score that AutoTVM's cost model predicts. The
+visited configs are clustered, and one config per cluster is measured.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _CLUSTERS = range(8, 65, 8)
 
 
 class ChameleonOptions(PPOOptions):
-    """Options of CHAMELEON. Descriptions say where paper and code leave a value open."""
+    """Options of CHAMELEON.
+
+    If neither the paper nor the published code specifies a value, the option's description says so.
+    """
 
     first: int = Field(64, ge=1, description="random trials before the first fit of the cost model")
     starts: int = Field(128, ge=1, description="random configs from which the agent starts walking")
@@ -57,12 +60,12 @@ class ChameleonOptions(PPOOptions):
 
 
 class Chameleon(BaseExplorer[ChameleonOptions]):
-    """CHAMELEON: PPO walks on AutoTVM's cost model; one measurement per cluster of configs."""
+    """CHAMELEON: PPO walks on AutoTVM's cost model; one config per cluster is measured."""
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        """Propose untried configs of the plan, the rest at random."""
+        """Propose untried configs of the plan, and random configs if the plan has too few."""
         space, tried = problem.space, history.tried_indices(problem.space)
         plan = state.arrays.get("plan", np.empty(0, np.int64)).astype(np.int64)
         plan = plan[: len(plan) - int(self.options.greed * len(plan))]
@@ -72,7 +75,7 @@ class Chameleon(BaseExplorer[ChameleonOptions]):
         return Candidates(space.unravel(np.concatenate([fresh, lucky])))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """Fit the cost model, train the agent with it, and plan one config per cluster."""
+        """Fit the cost model, let the agent walk and learn, and plan one config per cluster."""
         due = int(state.arrays.get("due", np.array([self.options.first]))[0])
         if len(history) < due or not history.valid.any():
             return state
@@ -84,7 +87,8 @@ class Chameleon(BaseExplorer[ChameleonOptions]):
         tried = history.tried_indices(space)
         met = self._walks(space, agent, model, tried, rng)
         plan = adaptive_sample(space, met, tried, self.options.others, self.options.knee, rng)
-        # An empty plan is no end: random trials until as many as the fewest clusters are known.
+        # If the plan is empty, the tuner continues with a few random configs, as many as the
+        # smallest number of clusters.
         wait = max(len(plan), _CLUSTERS.start)
         arrays = agent.arrays() | {"plan": plan, "due": np.array([len(history) + wait])}
         return ExplorerState({"P": model}, arrays)
@@ -107,9 +111,9 @@ class Chameleon(BaseExplorer[ChameleonOptions]):
         tried: NDArray[np.int64],
         rng: np.random.Generator,
     ) -> NDArray[np.int64]:
-        """Let the agent walk, and return the best untried configs that it visited.
+        """Let the agent walk for several episodes, and return the best untried configs it visited.
 
-        The result has flat indices, and each config is repeated once per visit.
+        The result consists of flat indices. A config that was visited k times is repeated k times.
         """
         score = scorer(space, lambda configs: model.predict(knob_features(space, configs)))
 
@@ -139,22 +143,22 @@ def adaptive_sample(
 ) -> NDArray[np.int64]:
     """Choose one untried config per cluster of visited configs.
 
-    The configs are clustered by k-means over the two knobs with the most values, with 8, 16, … 64
-    clusters, until the inertia (the sum of squared distances to the centres) is no longer reduced
-    by the factor `knee`. The centre of a cluster gives the chosen config's values of these two
-    knobs.
+    The configs are clustered by k-means over the two knobs with the most values. The number of
+    clusters is increased from 8 to 64 in steps of 8, until the inertia (the sum of squared
+    distances to the centres) no longer falls by the factor `knee`. The centre of a cluster
+    determines the chosen config's values of these two knobs.
 
     Args:
         space: the search space.
         met: flat indices of the visited configs, repeated once per visit.
-        tried: flat indices that were tried.
-        others: how to choose the values of all other knobs: "mode" takes the most frequent value in
-            the cluster, "random" takes the values of a random config of the cluster.
+        tried: flat indices of the configs that were tried.
+        others: rule for the values of all other knobs: "mode" takes the most frequent value in the
+            cluster, "random" takes the values of a random config of the cluster.
         knee: factor by which more clusters must reduce the inertia.
         rng: random generator.
 
     Returns:
-        Flat indices of the configs to measure.
+        Flat indices of the configs to measure, at most one per cluster.
     """
     flat, times = np.unique(met, return_counts=True)
     if not len(flat):
@@ -183,14 +187,14 @@ def clusters(
     knee: float,
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Cluster points by k-means, trying more and more clusters until the fit hardly improves.
+    """Cluster points by k-means, increasing the number of clusters until the fit hardly improves.
 
     Args:
         points: points of shape (n, axes).
-        times: number of visits of each point, its weight, shape (n,).
+        times: weight of each point (its number of visits), shape (n,).
         counts: numbers of clusters to try, ascending.
-        knee: factor by which the inertia, the sum of squared distances to the centres, must fall to
-            try the next number of clusters.
+        knee: factor by which the inertia, the sum of squared distances to the centres, must fall
+            for the next number of clusters to be tried.
         rng: random generator.
 
     Returns:
@@ -217,17 +221,20 @@ def representatives(
 ) -> NDArray[np.int32]:
     """Return configs that can represent a cluster, the preferred config first.
 
-    The preferred config has the centre's values of the two clustered knobs. Random members of the
-    cluster follow, in case the preferred config was already tried.
+    The preferred config has the centre's values of the two clustered knobs. All members of the
+    cluster follow in random order, as replacements if the preferred config was already tried.
 
     Args:
         members: configs of the cluster, shape (n, knobs).
         times: number of visits of each member, shape (n,).
         two: indices of the two knobs by which the configs were clustered.
         centre: values of these two knobs at the cluster's centre, shape (2,).
-        others: how to choose the values of all other knobs: "mode" takes the most frequent value in
-            the cluster, "random" takes the values of a random member.
+        others: rule for the values of all other knobs: "mode" takes the most frequent value in the
+            cluster, "random" takes the values of a random member.
         rng: random generator.
+
+    Returns:
+        Configs of shape (n + 1, knobs).
     """
     drawn = members[rng.permutation(len(members))]
     first = drawn[:1].copy()

@@ -1,7 +1,8 @@
-"""AutoTVM's genetic tuner: populations of knob indices.
+"""AutoTVM's genetic tuner. An individual is a config, and its genes are the knob indices.
 
-Individuals are crossed at one point and mutated knob by knob (TVM 0.14, autotvm/tuner/ga_tuner.py).
-Unlike TVM's tuner it never measures a config twice, which makes it a stronger competitor.
+Parents are combined by one-point crossover, and each knob of a child is mutated with a certain
+probability (TVM 0.14, autotvm/tuner/ga_tuner.py). Unlike TVM's tuner, this one never measures a
+config twice, which makes it a stronger competitor.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ class Genetic(BaseExplorer[GeneticOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        """Propose configs of the current population that were not yet tried."""
+        """Propose configs of the current population that have not been tried yet."""
         genes = self._genes(problem, state)
         waiting = genes[~np.isin(genes, history.tried_indices(problem.space))]
         return Candidates(problem.space.unravel(waiting[:n]))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """Breed the next population once all of the current one was tried."""
+        """Breed the next population when all configs of the current one have been tried."""
         space, genes = problem.space, self._genes(problem, state)
         tried = history.tried_indices(space)
         if not np.isin(genes, tried).all():
@@ -70,16 +71,18 @@ class Genetic(BaseExplorer[GeneticOptions]):
         tried: Flat,
         rng: np.random.Generator,
     ) -> Flat:
-        """Return the next population, made of untried configs.
+        """Breed the next population, which consists of untried configs.
 
-        Parents are drawn with probabilities proportional to their fitness, crossed at one point,
-        and mutated knob by knob.
+        Parents are drawn with probabilities proportional to their fitness and combined by one-point
+        crossover. Each knob of a child is mutated with the probability given by the option
+        `mutation`. If the child was already tried, random knobs are redrawn until it is a new
+        config.
 
         Args:
             space: the search space.
             parents: flat indices of the parents, shape (p,).
             fitness: fitness of the parents, shape (p,).
-            tried: flat indices that were tried, ascending.
+            tried: flat indices of the configs that were tried, ascending.
             rng: random generator.
 
         Returns:
@@ -106,15 +109,15 @@ class Genetic(BaseExplorer[GeneticOptions]):
 
 
 def _throughput(space: Space, history: History, parents: Flat) -> NDArray[np.float64]:
-    """Return the fitness of the parents: their throughput relative to the best valid trial.
+    """Return the fitness of the parents: their throughput relative to the fastest parent.
 
     Args:
         space: the search space.
         history: trials so far.
-        parents: flat indices of configs.
+        parents: flat indices of configs, shape (p,).
 
     Returns:
-        Array of shape (parents,); 0 where the trial is not valid.
+        Array of shape (p,); 0 where the trial is not valid.
     """
     speed = history.throughput
     by_config = dict(zip(space.ravel(history.configs).tolist(), speed.tolist(), strict=True))

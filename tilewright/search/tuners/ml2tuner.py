@@ -1,21 +1,24 @@
-"""The tuners `ml2tuner`, `default` and `default-blind`: Models P, V and A, by expected improvement.
+"""The tuners `ml2tuner`, `default` and `default-blind`, which use Models P, V and A.
 
-The published method (arXiv 2411.10764, `ml2tuner-published`) ranks candidates greedily, and spends
-its first trials on random configs. This tuner keeps the three models and chooses differently:
+The three models are those of ML²Tuner (arXiv 2411.10764). Model P predicts the latency before
+compilation, Model V the probability that a config is valid, and Model A the latency of a compiled
+program. The published method (`ml2tuner-published`) ranks candidates greedily and spends its first
+trials on random configs. This tuner differs from it as follows:
 
-1. The first round compiles configs that are spread over the space, drops those that do not compile
-   or that are equal programs, and measures a few of the rest.
-2. Models P and A are Gaussian processes. P proposes configs to compile by expected improvement,
-   weighted by Model V's chance that a config is valid.
+1. The first round compiles configs that are spread over the space. Configs that do not compile and
+   duplicates of other programs are dropped. A few of the remaining programs are measured.
+2. Models P and A are Gaussian processes. The configs to compile are chosen by the expected
+   improvement under Model P, weighted by the probability of being valid from Model V.
 3. Model A chooses the batch among all programs that were compiled and not measured, in this round
    or in an earlier one.
-4. Model V learns from every compile and from every trial.
-5. Models V and A of a workload also learn from the workloads of the run that were tuned before.
+4. Model V learns from every compilation and from every trial.
+5. Models V and A also learn from the workloads that the run has tuned before.
 
-`default` also starts from closed-form estimates, where the target offers them. The estimates rank
-the first batch and are the mean of the Gaussian processes, which learn only the error of the
-estimates. Where there are no estimates, a model that learned on other hardware
-(`Problem.transferred`) takes their place in `default` and `default-blind`.
+`default` additionally uses closed-form estimates of the latency, if the target offers them. The
+estimates rank the first batch. They are also the mean of the Gaussian processes, which thus learn
+only the error of the estimates. If the target offers no estimates, `default` and `default-blind`
+can use a model that was trained on other workloads or hardware (`Problem.transferred`) in their
+place.
 """
 
 from __future__ import annotations
@@ -46,23 +49,22 @@ from tilewright.search.tuners.ml2tuner_options import ML2TunerOptions
 from tilewright.targets.base import Configs, Lowered
 from tilewright.targets.features import Features
 
-_FIRST_TRIALS = 4  # trials of the first round, at least
-# Configs compiled before the first trial, without and with estimates. The estimates name good
-# configs by themselves: 16 of these are near the best (benchmarks.tuners.shared_models), and the
-# first result comes sooner.
+_FIRST_TRIALS = 4  # smallest number of trials of the first round
+# Configs compiled before the first trial, without and with estimates. With estimates, 16 configs
+# suffice to come near the best (benchmarks.tuners.shared_models), and the first result is sooner.
 _FIRST_COMPILES = (96, 16)
-_LEAST_WORK = 0.75  # share of these that has the least work; the rest is spread over the space
-_SPREAD_OVER = 4096  # configs that the first round is chosen from
-_NEAR = 4.0  # expected errors from the best estimate within which the first batch is spread
-_SHORT_LIST = 1500  # candidates that expected improvement is computed for
-_FASTEST = 8  # trials whose neighbours are candidates
-_FIRST_A = 3  # valid trials before Model A is asked
-_CHECKS = 1 / 6  # share of what is compiled beyond the batch that is drawn at random
-_MORE = 512  # new configs per round that a transferred model is asked about
-_BELIEVED = 0.5  # share of the first trials that a Model A of other workloads chooses
-_LIKELY = np.log(2.0)  # log chance below the surest config's at which a config is compiled first
-_CERTAIN = 1e6  # log chance of configs that are being measured: they are taken first
-_TAUGHT = 128  # compiled programs, the fastest by Model A, that Model P learns from
+_LEAST_WORK = 0.75  # share of the first trials with the least work; the rest is spread out
+_SPREAD_OVER = 4096  # random configs from which the first round is chosen
+_NEAR = 4.0  # maximum distance from the best estimate in the first batch, in expected errors
+_SHORT_LIST = 1500  # candidates for which expected improvement is computed
+_FASTEST = 8  # number of fastest trials whose neighbours are candidates
+_FIRST_A = 3  # smallest number of valid trials to which Model A is fitted
+_CHECKS = 1 / 6  # share of the additionally compiled configs that is drawn at random
+_MORE = 512  # new configs per round for which a transferred model makes predictions
+_BELIEVED = 0.5  # share of the first trials that the shared Model A chooses
+_LIKELY = np.log(2.0)  # configs this close to the highest log probability may be compiled first
+_CERTAIN = 1e6  # log probability of pending configs, so that they are chosen first
+_TAUGHT = 128  # compiled programs, the fastest ones by Model A, from which Model P learns
 
 
 class ML2Tuner(BaseExplorer[ML2TunerOptions]):
@@ -70,11 +72,17 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
 
     @property
     def shares(self) -> bool:
-        """Whether the option `share` is set."""
+        """Whether later workloads learn from this one, as set by the option `share`."""
         return self.options.share
 
     def share(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """Add the trials of a finished workload to the state, for later workloads."""
+        """Add the trials of a finished workload to the state with which later workloads start.
+
+        Args:
+            problem: the problem of the finished workload.
+            state: state that earlier workloads have shared.
+            history: trials of the finished workload.
+        """
         beliefs = Beliefs(self.options, self.learners, problem, ExplorerState())
         compiled = history.configs[:0] if history.compiled is None else history.compiled
         ran = np.asarray(history.status != "compile_error", dtype=np.bool_)
@@ -94,11 +102,16 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return with_trials(state, trials)
 
     def begin(self, problem: Problem, state: ExplorerState) -> ExplorerState:
-        """Return the state before the first round: shared models and screened configs.
+        """Return the state before the first round, with shared models and screened configs.
 
-        The shared models are fitted on trials of other workloads of the run. The promising
-        (screened) configs are the candidates of later rounds. For a small space, only the
-        predictions of a transferred model are stored, so that the model is not asked again.
+        The shared models are fitted to trials of other workloads. In a large space, the most
+        promising configs are selected (screened) once and are the candidates of later rounds. In a
+        small space, all configs are candidates, and only the predictions of a transferred model are
+        stored, so that they are computed only once.
+
+        Args:
+            problem: the problem to tune.
+            state: initial state.
         """
         beliefs = self._beliefs(problem, state)
         if beliefs.earlier_workloads:
@@ -121,7 +134,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        """Propose configs by models P and V from a pool of candidates."""
+        """Propose configs to compile, using Models P and V or, in the first round, the prior."""
         space, rng = problem.space, problem.rng(history.round, "generate")
         beliefs, batch = self._beliefs(problem, state), self._batch_size(history, n)
         seen = history.tried_indices(space)
@@ -129,7 +142,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             seen = np.union1d(seen, space.ravel(history.compiled))
         blind = "P" not in state.models and not beliefs.is_informed
         configs, prior = self._pool(beliefs, history, seen, blind, rng)
-        if not len(configs):  # everything was lowered: only compiled programs are left
+        if not len(configs):  # all configs were lowered, so only compiled programs are left
             return Candidates(history.unmeasured_configs(space)[0][:batch])
         wanted = self._compiles(beliefs, history, batch)
         features = beliefs.features(configs, prior) if "P" in state.models else None
@@ -141,7 +154,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             )
             return every.take(promising)
         if prior is None:
-            # Not the surest ones: these have the smallest tiles.
+            # Do not simply take the most probable configs: they have the smallest tiles.
             rows = np.flatnonzero(chance >= chance.max() - _LIKELY)
             if len(rows) < 4 * wanted:
                 rows = np.sort(np.argsort(-chance, kind="stable")[: 4 * wanted])
@@ -163,13 +176,17 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, problem: Problem, state: ExplorerState, history: History, candidates: Candidates,
         n: int,
     ) -> Candidates:  # fmt: skip
-        """Return the candidates unchanged, because `generate` has already applied model V."""
-        return candidates  # Model V has weighed them
+        """Return the candidates unchanged, because `generate` has already used Model V."""
+        return candidates
 
     def choose(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
     ) -> BatchChoice:
-        """Choose `n` programs by model A, also among those compiled in earlier rounds."""
+        """Choose the programs to measure with Model A, among new and earlier compiled programs.
+
+        If there are too few distinct programs, duplicates and then failed compilations fill the
+        batch.
+        """
         beliefs, batch = self._beliefs(problem, state), self._batch_size(history, n)
         rows = np.flatnonzero(lowered.ok)
         earlier, earlier_hidden = history.unmeasured_configs(problem.space)
@@ -192,7 +209,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             some, seen = configs[distinct], hidden.rows(distinct)
             of_some = None if said is None else said.rows(distinct)
             chosen = distinct[self._order(beliefs, history, some, seen, of_some, batch)]
-        # A place that no new program takes is spent on an equal one, then on a failure.
+        # Fill the batch with duplicate programs if there are too few new ones, then with failures.
         equal = np.setdiff1d(np.arange(len(configs)), distinct)
         chosen = np.concatenate([chosen, equal])[:batch]
         made, kept = chosen[chosen < len(rows)], chosen[chosen >= len(rows)]
@@ -210,7 +227,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return BatchChoice(picked, scores, configs[kept], keep_compiled=True)
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """Retrain models P, V and A on all trials."""
+        """Retrain Models P, V and A on all trials."""
         models, valid = dict(state.models), history.valid
         beliefs = self._beliefs(problem, state)
         compiled, compiled_hidden = history.unmeasured_configs(problem.space)
@@ -251,7 +268,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
     ) -> dict[str, ModelInput]:
-        """Return the features that each model takes for the lowered configs."""
+        """Return the input of each model for the lowered configs."""
         beliefs = self._beliefs(problem, state)
         configs, compiled = lowered.configs, np.flatnonzero(lowered.ok)
         prior, every = beliefs.prior(configs), np.arange(len(configs))
@@ -282,23 +299,23 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, beliefs: Beliefs, history: History, seen: NDArray[np.int64], blind: bool,
         rng: np.random.Generator,
     ) -> tuple[Configs, Prior | None]:  # fmt: skip
-        """Return the configs that the models score, and their prior predictions.
+        """Return the configs that the models score, with their prior predictions.
 
-        For a large space these are the screened configs, or else a random sample and the neighbours
-        of the best configs.
+        In a large space, these are the screened configs and the neighbours of the best trials. If
+        no configs were screened, a random sample replaces them.
 
         Args:
             beliefs: predictions after the rounds so far.
             history: trials so far.
             seen: flat indices of configs that must not be proposed, ascending.
-            blind: whether nothing is predicted yet, neither by estimates nor by a model.
+            blind: whether nothing can be predicted yet, neither by estimates nor by a model.
             rng: random generator.
         """
         space, size = beliefs.problem.space, self.options.pool
         if blind:
             return space.unravel(candidates.sample(space, _SPREAD_OVER, seen, rng)), None
         if beliefs.problem.transferred is not None and not beliefs.estimates:
-            size = self.options.asked  # each is a question to the transferred model
+            size = self.options.asked  # the transferred model is slow, so it predicts fewer configs
         best = history.configs[history.fastest(_FASTEST)]
         if len(screened := beliefs.screened_indices):
             flat = np.union1d(screened, candidates.neighbours(space, best))
@@ -314,15 +331,16 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, beliefs: Beliefs, history: History, every: Candidates, prior: Prior | None,
         features: Features, wanted: int, batch: int,
     ) -> NDArray[np.int64]:  # fmt: skip
-        """Choose the candidates to compile.
+        """Choose the candidates to compile by expected improvement.
 
-        Most are chosen by expected improvement; a few are random, to test the models.
+        A few candidates are drawn at random instead, with a preference for promising ones, to test
+        the models.
 
         Args:
             beliefs: predictions after the rounds so far.
             history: trials so far.
             every: all scored configs.
-            prior: predictions of these configs that need no measurement.
+            prior: predictions for these configs from before any measurement.
             features: input of Model P for these configs.
             wanted: number of candidates to choose.
             batch: number of trials of the round.
@@ -350,15 +368,15 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     ) -> NDArray[np.int64]:  # fmt: skip
         """Choose `n` candidates by the expected improvement that Model P predicts.
 
-        Configs that other processes are measuring count as chosen before, with the latency that P
-        predicts, so that the choice differs from them.
+        Configs that other processes are measuring are treated as if they had been chosen first,
+        with the latency that Model P predicts. The chosen candidates therefore differ from them.
 
         Args:
             beliefs: predictions after the rounds so far.
             history: trials so far.
             asked: input of Model P for the candidates.
             goal: log2 latency to improve on.
-            chance: probability that each candidate is valid, shape (m,).
+            chance: weighted log probability that each candidate is valid, shape (m,).
             n: number of candidates to choose.
             pending: configs that other processes are measuring, or None.
 
@@ -383,13 +401,13 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     ) -> Candidates:
         """Combine the candidates of a transferred model with configs spread over the space.
 
-        The spread-out configs are chosen as if there were no transferred model, since it may be
-        wrong, also about what compiles.
+        The spread-out configs are chosen without the transferred model, because its predictions of
+        latency and validity may be wrong.
 
         Args:
             beliefs: predictions before the first round.
             few: candidates that the transferred model ranks best.
-            wanted: number of candidates in all.
+            wanted: total number of candidates.
             rng: random generator.
         """
         problem = beliefs.problem
@@ -407,7 +425,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, beliefs: Beliefs, history: History, configs: Configs, hidden: Features,
         said: Belief | None, n: int,
     ) -> NDArray[np.int64]:  # fmt: skip
-        """Choose which `n` compiled programs are measured, and in which order.
+        """Choose `n` compiled programs to measure, in the order of measurement.
 
         Args:
             beliefs: predictions after the rounds so far.
@@ -435,7 +453,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             model = cast(Surrogate, state.models["shared_A"])
             goal = float((model.predict(asked.features) + asked.offset).min())
             chosen = model.propose(asked.features, asked.offset, goal, chance, n)
-            # What other workloads teach may not hold for this one.
+            # The models learned on other workloads and may be wrong for this one.
             others = self._first_order(beliefs, configs, prior, features, hidden, chance)
             return in_turn(chosen, others, _BELIEVED)[:n]
         if "P" in state.models:
@@ -451,22 +469,23 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, beliefs: Beliefs, configs: Configs, prior: Prior | None, features: Features,
         hidden: Features, chance: NDArray[np.float64],
     ) -> NDArray[np.int64]:  # fmt: skip
-        """Return the order in which compiled programs are measured before there is any trial.
+        """Rank compiled programs for measurement before there is a fitted model of this workload.
 
-        The order is that of the estimates. Without estimates, programs with the least work are
-        mixed with programs spread over the space and with the choice of a transferred model, if
-        there is one.
+        If there are closed-form estimates, the given order is kept, because it is the order of the
+        estimates. Otherwise, two rankings are merged: programs with the least work first, and
+        programs spread over the space. If there is a transferred model, its ranking is merged with
+        the result.
 
         Args:
             beliefs: predictions before the first trial.
             configs: configs of the programs, shape (m, knobs).
-            prior: predictions of `configs` that need no measurement, or None.
+            prior: predictions for `configs` from before any measurement, or None.
             features: input of Model P for `configs`.
             hidden: counters of the programs, one row per config.
-            chance: probability that each program is valid, shape (m,).
+            chance: weighted log probability that each program is valid, shape (m,).
 
         Returns:
-            All row indices of `configs`.
+            All row indices of `configs`, best first.
         """
         every = np.arange(len(configs))
         if beliefs.estimates:
@@ -489,16 +508,17 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     ) -> None:  # fmt: skip
         """Fit the parts of Model V, the validity classifier, and add them to `models`.
 
-        The part `compiles` is fitted on all configs that were lowered. `V` is fitted on the knobs
-        of the trials that compiled, and `runs` also on their hidden features. A part whose labels
-        are all equal is left out, except for `V`.
+        The part `compiles` is fitted to all configs that were lowered. The part `V` is fitted to
+        the knobs of the trials that compiled. The part `runs` is also fitted to their hidden
+        features. `compiles` and `runs` are left out if all their labels are equal.
 
         Args:
             beliefs: predictions after the rounds so far.
             models: models by name; the fitted parts are added.
             history: trials so far.
-            prior: predictions of configs from before any measurement: one row per trial, then one
-                per program that was compiled and not measured, then one per failed compile.
+            prior: predictions from before any measurement with one row per lowered config: first
+                the trials, then the programs that were compiled and not measured, then the failed
+                compilations.
         """
         compiled = history.unmeasured_configs(beliefs.problem.space)[0]
         lowered = np.concatenate([history.configs, compiled, history.failed])
@@ -520,13 +540,14 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, problem: Problem, models: dict[str, CostModel],
         trials: list[tuple[Features, Features, NDArray[np.bool_]]],
     ) -> None:  # fmt: skip
-        """Fit the validity classifiers `V` and `runs` on the trials of all workloads.
+        """Fit the validity classifiers `V` and `runs` to the trials of all workloads.
 
         Args:
             problem: the tuning problem.
             models: models by name; the fitted classifiers are added.
-            trials: per workload, its visible features, hidden features and labels (valid or not).
-                Workloads whose programs have other counters than the first workload's are left out.
+            trials: visible features, hidden features and labels (valid or not) of each workload.
+                Workloads whose programs have different counters than the first workload are left
+                out.
         """
         trials = [trial for trial in trials if len(trial[0])]
         trials = [trial for trial in trials if trial[1].names == trials[0][1].names]
@@ -545,11 +566,15 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             )
 
     def _fit_shared(self, beliefs: Beliefs, models: dict[str, CostModel]) -> None:
-        """Fit the shared models on trials of earlier workloads, and add them to `models`.
+        """Fit the shared models to trials of earlier workloads, and add them to `models`.
 
         This happens before the first trial. The shared models are Model V, which predicts validity,
-        and two parts of Model A: a draft model with one price per counter, and a model of the draft
-        model's error minus each workload's mean error.
+        and two parts of Model A: a draft model with one price per counter, and a Gaussian process
+        that predicts the draft model's error after subtraction of each workload's mean error.
+
+        Args:
+            beliefs: predictions before the first trial.
+            models: models by name; the fitted models are added.
         """
         if self.options.use_v:
             history = History.empty(beliefs.problem.space)
@@ -580,8 +605,8 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     ) -> tuple[Features, NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
         """Add compiled but unmeasured programs to the training data of Model P.
 
-        Model A predicts the latency of compiled programs, and has learned from other workloads too.
-        Its predictions are the targets of the added rows, and the variances of its predictions
+        Model A, which has also learned from other workloads, predicts the latency of these
+        programs. Its predictions are the targets of the added rows, and its predicted variances are
         their noise.
 
         Args:
@@ -594,7 +619,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             noise: noise variance of these targets, shape (n,), or None if they are exact.
 
         Returns:
-            Features, targets and noise variances, with the rows of the trials first.
+            Features, targets and noise variances. The rows of the trials come first.
         """
         prior = beliefs.prior(compiled)
         own = beliefs.features(compiled, prior)
@@ -613,9 +638,10 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     def _looked_further(
         self, problem: Problem, state: ExplorerState, history: History
     ) -> ExplorerState:
-        """Return the state with a transferred model's predictions for more configs.
+        """Add random untried configs to the screened configs of a transferred model.
 
-        The configs that the model was asked about so far may lack the best configs of the space.
+        The configs screened so far may not include the best configs of the space. The state also
+        stores the model's predictions for the new configs.
         """
         beliefs = self._beliefs(problem, state)
         if problem.transferred is None or beliefs.estimates or not len(beliefs.screened_indices):
@@ -629,14 +655,14 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, beliefs: Beliefs, history: History, role: Literal["P", "A"],
         predicted: NDArray[np.float64],
     ) -> float:  # fmt: skip
-        """Return the log2 latency to beat: that of the best trial, or the lowest predicted one.
+        """Return the log2 latency to improve on.
 
         Args:
             beliefs: predictions after the rounds so far.
             history: trials so far.
             role: model that predicts, "P" (before compilation) or "A" (after compilation).
-            predicted: log2 latencies predicted for the candidates; their minimum is used before any
-                trial is valid.
+            predicted: log2 latencies predicted for the candidates. Their minimum is returned if no
+                trial is valid yet.
         """
         return float(predicted.min()) if history.best is None else beliefs.goal(history, role)
 
@@ -649,7 +675,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         )
 
     def _compiles(self, beliefs: Beliefs, history: History, batch: int) -> int:
-        """Return how many configs to lower, so that `batch` trials can be chosen among them."""
+        """Return the number of configs to lower, from which `batch` trials are chosen."""
         warm = beliefs.problem.transferred is not None and not beliefs.estimates
         alpha = self.options.warm_alpha if warm else self.options.alpha
         if not len(history):
@@ -668,7 +694,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
 
 
 def _compiled_trials(trials: SharedTrials) -> tuple[Features, Features, NDArray[np.bool_]]:
-    """Return the visible columns, the hidden features and the validity of trials that compiled."""
+    """Return the visible features, hidden features and validity of the trials that compiled."""
     rows = np.flatnonzero(trials.compiled[: len(trials.valid)])
     return trials.visible.rows(rows), trials.hidden.rows(rows), trials.valid[rows]
 

@@ -10,10 +10,11 @@ from tilewright.search.registry import Options
 class ML2TunerOptions(Options):
     """Options of `ml2tuner`, `default` and `default-blind`.
 
-    The defaults were chosen on ResNet-18's layers C4, C5, C7, C8, C9 and C10. `risk` was chosen on
-    the recorded tables. `believed`, `asked` and `warm_alpha` were chosen on layers of ResNet-50,
-    MobileNet-v3 and Inception-v3 on vta-de10 and large.
-    `benchmarks.tuners.sample_efficiency --tuners ml2tuner:alpha=7,ml2tuner` repeats an ablation.
+    Most defaults were chosen on the layers C4, C5, C7, C8, C9 and C10 of ResNet-18. `risk` was
+    chosen on recorded tables of measurements. `believed`, `asked` and `warm_alpha` were chosen on
+    layers of ResNet-50, MobileNet-v3 and Inception-v3 on the machines vta-de10 and large. An
+    ablation can be repeated with `benchmarks.tuners.sample_efficiency --tuners
+    ml2tuner:alpha=7,ml2tuner`.
     """
 
     alpha: float = Field(

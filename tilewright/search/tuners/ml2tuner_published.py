@@ -1,6 +1,8 @@
-"""ML²Tuner as published (arXiv 2411.10764): P ranks, V vetoes, A re-ranks with hidden features.
+"""ML²Tuner as published (arXiv 2411.10764), with variants that lack one or two of its models.
 
-In each round (α+1)·N candidates are compiled, the best N are measured, and all three models are
+Model P ranks configs by predicted latency, Model V vetoes configs that are probably invalid, and
+Model A ranks compiled configs again by their hidden features, the counters from compilation. In
+each round, (α+1)·N candidates are compiled, the best N are measured, and all three models are
 retrained.
 """
 
@@ -31,7 +33,8 @@ from tilewright.targets.features import Features
 class PublishedML2TunerOptions(Options):
     """Options of the published ML²Tuner.
 
-    The paper leaves many values open; a default is the paper's only if its description says so.
+    The paper does not specify many values. A default is the paper's only if its description says
+    so.
     """
 
     alpha: float = Field(
@@ -65,12 +68,16 @@ class PublishedML2TunerOptions(Options):
 
 
 class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
-    """P proposes candidates, V vetoes, and A re-ranks compiled candidates by hidden features."""
+    """ML²Tuner as published, with a performance model, a validity model and an advanced model.
+
+    Model P proposes configs by predicted latency, Model V vetoes configs that are probably invalid,
+    and Model A ranks the compiled configs by predicted latency from their hidden features.
+    """
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        """Propose the configs that model P ranks best; random ones before the first fit."""
+        """Propose the configs that Model P ranks best, or random configs before the first fit."""
         rng = problem.rng(history.round, "generate")
         tried = history.tried_indices(problem.space)
         if "P" not in state.models or not self.options.use_p:
@@ -98,7 +105,11 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
         candidates: Candidates,
         n: int,
     ) -> Candidates:
-        """Drop candidates that model V expects to be invalid."""
+        """Remove candidates that Model V predicts to be invalid.
+
+        If too few candidates remain, the vetoed candidates with the highest probability of being
+        valid are added.
+        """
         wanted = n if "A" not in state.models else int(np.ceil((self.options.alpha + 1) * n))
         if "V" not in state.models or not self.options.use_v:
             return candidates.take(np.arange(min(wanted, len(candidates))))
@@ -107,7 +118,7 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
         lucky = self._in_random_part(problem, history, candidates.configs, n)
         passed = np.flatnonzero((chance >= self.options.veto) | lucky)[:wanted]
         vetoed = int(passed[-1]) + 1 - len(passed) if len(passed) else 0
-        if len(passed) < wanted:  # too strict: the likeliest of the rest
+        if len(passed) < wanted:  # the veto was too strict: add the most probable of the rest
             rest = np.flatnonzero((chance < self.options.veto) & ~lucky)
             rest = rest[np.argsort(-chance[rest], kind="stable")]
             vetoed = len(rest)
@@ -118,7 +129,10 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
     def choose(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
     ) -> BatchChoice:
-        """Choose the `n` programs that model A ranks best."""
+        """Choose the `n` compiled programs that Model A ranks best.
+
+        If fewer than `n` configs compiled, configs that did not compile fill the batch.
+        """
         if "A" not in state.models:
             rows = np.arange(min(n, len(lowered)), dtype=np.int64)
             return BatchChoice(rows, self._scores(problem, state, lowered.rows(rows)))
@@ -127,13 +141,13 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
         hidden = lowered.hidden.rows(compiled)
         features = self._with_hidden(problem, lowered.configs[compiled], hidden)
         predicted = state.models["A"].predict(features)
-        # A place in the batch is spent whether its config compiles or not.
+        # Configs that do not compile rank last, but they fill the batch if it is not full.
         ranked = compiled[np.argsort(predicted, kind="stable")]
         rows = np.concatenate([np.flatnonzero(lucky), ranked, broken])[:n]
         return BatchChoice(rows, self._scores(problem, state, lowered.rows(rows)))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """Retrain models P, V and A on all trials, once there are enough."""
+        """Retrain Models P, V and A on all trials, once there are enough trials."""
         early = 0 < self.options.first_v < self.options.first
         if len(history) < (self.options.first_v if early else self.options.first):
             return state
@@ -158,7 +172,7 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
     ) -> dict[str, ModelInput]:
-        """Return the features that each model takes for the lowered configs."""
+        """Return the input of each model for the lowered configs."""
         seen = {"P": self._visible_features, "V": self.learners.tree_features}
         asked: dict[str, ModelInput] = {
             role: ModelInput.without_offset(view(problem, lowered.configs))
@@ -173,10 +187,11 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
     def _draw_random_part(self, problem: Problem, history: History, n: int) -> NDArray[np.int64]:
         """Draw the configs that are measured in this round regardless of the models' predictions.
 
-        The draw depends only on the round, so every stage of the round gets the same configs.
+        The draw depends only on the round and the trials so far, so all stages of a round get the
+        same configs.
 
         Returns:
-            Flat indices of shape (at most `n`,).
+            Flat indices of shape (at most n,).
         """
         rng = problem.rng(history.round, "explore")
         places = int(rng.binomial(n, self.options.explore))

@@ -1,4 +1,4 @@
-"""Tuners that learn nothing: uniform random order and grid order."""
+"""Tuners that learn nothing: random order and grid order."""
 
 from __future__ import annotations
 
@@ -12,28 +12,31 @@ from tilewright.search.registry import Options, register
 
 
 class Random(BaseExplorer[Options]):
-    """Proposes configs in uniform random order without repetition."""
+    """Tuner `random`: proposes configs in uniformly random order, without repetition."""
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        """Propose untried configs at random."""
+        """Propose random untried configs."""
         rng = problem.rng(history.round, "generate")
         flat = candidates.sample(problem.space, n, history.tried_indices(problem.space), rng)
         return Candidates(problem.space.unravel(flat))
 
 
 class Grid(BaseExplorer[Options]):
-    """Proposes configs in the order of their flat index; the first knob changes fastest."""
+    """Tuner `grid`: proposes configs in the order of their flat index.
+
+    The first knob changes fastest.
+    """
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        """Propose untried configs in the order of the space."""
+        """Propose the untried configs with the lowest flat indices."""
         space, tried = problem.space, history.tried_indices(problem.space)
         if space.listed is not None:
             flat = candidates.list_untried(space, tried)[:n]
-        else:  # at most len(tried) of the first ones are gone
+        else:  # at most len(tried) of the first n + len(tried) configs were tried
             first = np.arange(min(space.size, n + len(tried)))
             flat = np.setdiff1d(first, tried)[:n]
         return Candidates(space.unravel(flat))

@@ -1,8 +1,9 @@
-"""Optuna's TPE with constraints: draws configs by the densities of good and of bad configs.
+"""Optuna's TPE sampler with constraints.
 
-Configs are drawn where the ratio of the densities is highest (Bergstra et al., NeurIPS 2011;
-constraints and batches as in Optuna's `TPESampler`). The study is kept in memory for one batch
-only. It is built from the history, so no state has to be stored.
+TPE models the density of good configs and the density of bad configs, and proposes configs for
+which the ratio of the two is high (Bergstra et al., NeurIPS 2011). Constraints and batches are
+handled as in Optuna's `TPESampler`. The Optuna study exists in memory for one batch only. It is
+rebuilt from the history in every round, so no state has to be stored.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Distributions = dict[str, "BaseDistribution"]
 
 
 class OptunaOptions(Options):
-    """Options of TPESampler. The first three defaults are Optuna's."""
+    """Options of Optuna's `TPESampler`. The first three defaults are Optuna's."""
 
     startup: int = Field(10, ge=1, description="random trials before the densities are used")
     candidates: int = Field(
@@ -55,7 +56,7 @@ class OptunaOptions(Options):
 
 
 class Optuna(BaseExplorer[OptunaOptions]):
-    """Optuna's tree-structured Parzen estimators, with invalid trials as violated constraints."""
+    """Optuna's tree-structured Parzen estimator; invalid trials are violated constraints."""
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
@@ -71,8 +72,8 @@ class Optuna(BaseExplorer[OptunaOptions]):
         for _ in range(n * (1 + self.options.redraws)):
             if len(batch) == n:
                 break
-            # A draw is pending until the batch ends, also one that cannot be used: so the next is
-            # pushed away from it (the constant liar).
+            # Every drawn config, even an unusable one, stays a running trial of the study until the
+            # batch ends. The sampler avoids running trials (constant liar), so draws differ.
             drawn = study.ask(distributions).params
             config = np.array([[drawn[knob.name] for knob in space.knobs]], dtype=np.int32)
             flat = int(space.ravel(config)[0])
@@ -83,9 +84,14 @@ class Optuna(BaseExplorer[OptunaOptions]):
         return Candidates(space.unravel(np.concatenate([np.array(batch, np.int64), rest])))
 
     def _study(self, history: History, distributions: Distributions, seed: int) -> Study:
-        """Return an Optuna study with all trials so far and a sampler.
+        """Build an Optuna study from all trials so far.
 
-        Configs that other processes are measuring are included as pending trials.
+        Configs that other processes are measuring are added as running trials.
+
+        Args:
+            history: trials so far.
+            distributions: distribution of each knob's value index, by knob name.
+            seed: seed of the sampler.
         """
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         sampler = optuna.samplers.TPESampler(
@@ -117,7 +123,7 @@ class Optuna(BaseExplorer[OptunaOptions]):
 
 
 def _distributions(space: Space, kind: str) -> Distributions:
-    """Return the distribution of each knob's value index, by knob name."""
+    """Return the Optuna distribution of each knob's value index, by knob name."""
     distributions: Distributions = {}
     for knob in space.knobs:
         count = len(knob.values)
