@@ -32,7 +32,8 @@ EPILOGUE_IMMEDIATE, EPILOGUE_BIAS, EPILOGUE_TENSOR, EPILOGUE_RESIDUAL = 0, 1, 2,
   `channel_vectors`.
 - `EPILOGUE_TENSOR`: a tensor with the shape of the output.
 - `EPILOGUE_RESIDUAL`: an int8 tensor that the GEMM core adds to the accumulators. The immediate is
-  the base-2 logarithm of the tensor's factor.
+  the base-2 logarithm of the tensor's factor, or of a power of two that needs the same instructions
+  as the factor.
 """
 EPILOGUE_TAKE, EPILOGUE_ASIDE, EPILOGUE_BACK = 4, 5, 6
 """Kinds of ALU operations of a step that is composed of several operations (`targets.steps.step`):
