@@ -325,8 +325,8 @@ WORTH = 1.0
 """Minimum mean gain in bits for which each channel gets a shift of its own. With a smaller gain,
 separate shifts are not worth their cost."""
 _SPREAD = 74.0
-"""Assumed standard deviation of int8 data. It is the one of a uniform distribution over the whole
-range: 256 / √12."""
+"""Assumed standard deviation of int8 data: the standard deviation of a uniform distribution over
+the whole range, 256 / √12."""
 _SIGMAS = 6.0
 """Number of standard deviations of a sum that its int8 result must be able to represent."""
 

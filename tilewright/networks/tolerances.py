@@ -11,7 +11,8 @@ OF_QUANTISED = 0.1
 """Limit for a quantised model. It is smaller than the limit for a float model, because the hardware
 has to reproduce the integers of the model itself."""
 OF_FLOAT = 0.5
-"""Limit for a float model on an accelerator. The conversion to int8 alone causes large errors."""
+"""Limit for a float model on an accelerator. It is large because the conversion to int8 itself
+causes errors."""
 OF_FLOAT32 = 1e-4
 """Limit for a library that computes in float32, and for each kernel of such a library."""
 OF_BFLOAT16 = 0.05

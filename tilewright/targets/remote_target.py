@@ -21,7 +21,8 @@ from tilewright.targets.worker import read_programs, write_programs
 from tilewright.targets.workload import Workload
 
 PARTS = 8
-"""Number of parts into which the rows of a failed call are split before they are sent again."""
+"""Maximum number of parts into which the rows of a failed call are split before they are sent
+again."""
 STATUS_OF: dict[str, Status] = {
     "died": "run_error",
     "timeout": "timeout",

@@ -325,11 +325,13 @@ LEAST_TAPS = 64
 """Minimum kernel length of a convolution that is rewritten as a matrix product of the signal's
 frames. A frame is the part of the signal that one output element reads."""
 MOST_SLICES = 8
-"""Maximum ratio of the kernel length to the stride of such a convolution. With a larger ratio, the
-overlapping frames would take many times as much memory as the signal."""
+"""Maximum ratio of kernel length to stride of a convolution that is rewritten as a matrix product
+of frames. With a larger ratio, the overlapping frames would take many times as much memory as the
+signal."""
 LEAST_CHANNELS = 16
-"""Minimum number of output channels of such a convolution. With fewer channels, each frame would be
-used too few times."""
+"""Minimum number of output channels of a convolution that is rewritten as a matrix product of
+frames. Each output channel reads a frame once, so with fewer channels the frames would hardly be
+reused."""
 
 
 def as_frame_products(normal: NormalGraph) -> None:

@@ -36,9 +36,9 @@ CONSTANT_SHARE = 1 / 16
 """Maximum fraction of the machine's memory for results that do not depend on an input. They are
 computed at build time, which needs several copies, and are stored in the artifact."""
 MOST_GROWTH = 8
-"""Ratio of the size of such constant results to the size of the model's own tensors that is always
-accepted. Constant results may be larger than the model, because quantised weights become float32
-and are copied to other layouts or types."""
+"""Factor by which results that do not depend on an input may always exceed the model's own tensors
+in total size. They may be larger because quantised weights become float32 and are copied to other
+layouts or types."""
 SMALL_ELEMENTS = 4096
 """Maximum number of elements of a tensor whose values are computed here. Larger tensors do not
 belong to shape arithmetic."""

@@ -41,7 +41,7 @@ KINDS = {
 }  # fmt: skip
 """Descriptions for error messages of the ONNX types that are not dense tensors."""
 REGION_ONLY = ("sequence_type", "optional_type")
-"""Types of inputs that only onnxruntime can handle. Compiled code cannot."""
+"""Types of inputs that onnxruntime supports but compiled code does not."""
 FOLD_ELEMENTS = 4096  # larger constants do not belong to shape arithmetic
 SHAPE_ARITHMETIC = frozenset(
     (

@@ -32,9 +32,10 @@ DOMAIN, REGION = "tilewright", "Region"
 """Domain and type of an operator that stands for a region in the graph of the compiled part. A
 region is a group of operators that onnxruntime runs."""
 REGION_NAME = "region{}"
-"""Format of the name of such an operator. It contains the number of the region."""
+"""Format of the name of the operator that stands for a region. It contains the number of the
+region."""
 NUMBER = "number"
-"""Attribute of such an operator with the number of the region."""
+"""Attribute with the number of the region, of the operator that stands for the region."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,11 +25,12 @@ as a weight and a left shift; see `weight_and_shift`."""
 NEAR_BIAS = 1 << 19
 """Exclusive upper limit of the magnitudes of a `bias` step with value 0."""
 NEAR_SHIFTS = 5, 20
-"""Smallest and largest right shift with which the accumulators can hold a bias below `NEAR_BIAS`
-and the products."""
+"""Smallest and largest right shift in bits at which every bias below `NEAR_BIAS` can be lifted (see
+`targets.vta.lowering.bias_lifting`). With a smaller shift, the necessary constants exceed a 16-bit
+immediate. With a larger shift, the lift exceeds the accumulators."""
 CHANNEL_SPREAD = 8
 """Maximum difference in bits between the right shifts of a layer's channels. With a larger
-difference, the accumulators might not hold the bias and the products."""
+difference, not every bias below `NEAR_BIAS` could be lifted."""
 _IDENTITY_BITS = 6  # log2 of the largest power of two that fits into an int8 weight
 
 

@@ -174,7 +174,7 @@ def _transforms(values: KnobValues) -> bool:
 
 
 COPY_CHUNK = 1
-"""Value of the knob `copy` that makes each parallel chunk copy the data that it reads. With any
+"""Value of the knob `copy` with which each parallel chunk copies the data that it reads. With any
 other value, a kernel that needs a copy copies all data before the first chunk."""
 Read = Callable[[Expression, Expression, Expression, Expression], Expression]
 """Function that returns the data operand of one step of the dot product. Its arguments are the
