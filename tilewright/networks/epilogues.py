@@ -62,12 +62,13 @@ from tilewright.targets.epilogue import DEFAULT_EPILOGUE, EpilogueOp
 from tilewright.targets.steps.quantised import BYTES, LIMITS, TensorScale
 
 EpilogueMode = Literal["full", "per-channel", "plain"]
-"""Selection of the operations of an epilogue; see the module's documentation."""
+"""Selection of the operations that an epilogue contains; see the documentation of this module."""
 FLOAT_SHIFT = 8
-"""Right shift in the epilogue of a float model, whose scales are not known yet."""
+"""Right shift in bits that is assumed for a layer of a float model, because its scales are not
+known yet."""
 RESIDUAL_SHIFT = 8
-"""Left shift of a residual whose scale is not known yet: more bits than one int8 weight can
-hold."""
+"""Left shift in bits that is assumed for a residual whose scale is not known yet. It is larger than
+any shift that one int8 weight can represent."""
 
 
 def int8_epilogue(call: FusedCall, mode: EpilogueMode) -> tuple[EpilogueOp, ...]:
@@ -203,7 +204,7 @@ LARGEST_BOUND = (1 << 15) - 1
 """Largest upper bound of a clip that fits into a signed 16-bit immediate."""
 
 ELSEWHERE = "not a convolution or matrix product, so it is compiled without a schedule of its own"
-"""Reason shown for an operator that has no schedule."""
+"""Reason that is shown for an operator without a schedule of its own."""
 
 
 def float_obstacle(call: FusedCall) -> tuple[str, str] | None:

@@ -26,7 +26,7 @@ class InputError(TilewrightError):
 
 
 REFUSED_INPUTS = "the network rejects its inputs: "
-"""Start of the message that compiled code raises for an out-of-range index or a division by
+"""Beginning of the message of compiled code if an index is out of range or an integer is divided by
 zero."""
 
 
@@ -94,7 +94,7 @@ class UncompilableError(ImportFailedError):
 
 
 BUILD_AGAIN = "copy the artifact again, or build it again from its model"
-"""Next step that is suggested for a damaged artifact."""
+"""Advice in messages about a damaged artifact."""
 
 
 class ArtifactError(TilewrightError):

@@ -9,13 +9,13 @@ from typing import Literal
 from tilewright.targets.epilogue import EpilogueOp
 
 StepKind = Literal["bias", "add", "relu", "clip", "activation", "quantise", "dequantise"]
-"""Kinds of fused steps; see `FusedStep`."""
+"""Kinds of operations that are fused into a layer; see `FusedStep`."""
 CallOperator = Literal[
     "conv2d", "dense", "matmul", "max_pool", "average_pool", "add", "elementwise"
 ]
-"""Kinds of operators that can be offloaded; see `FusedCall`."""
+"""Kinds of operators that an accelerator may execute; see `FusedCall`."""
 PRODUCTS: frozenset[CallOperator] = frozenset(("conv2d", "dense"))
-"""The operators that multiply data by constant weights."""
+"""Operators that multiply their data by constant weights."""
 
 
 @dataclass(frozen=True)
@@ -142,4 +142,4 @@ class Partitioned:
 
 
 NOTHING = Partitioned((), frozenset(), {})
-"""Result for a model of which nothing is compiled."""
+"""Result for a model of which no part is compiled."""

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 JOINED = "belongs to the region of"
-"""Start of the reason shown for an operator that could be compiled but joins a neighbour's
-region."""
+"""Beginning of the reason that is shown for an operator that could be compiled, but that runs in
+onnxruntime because it belongs to the region of a neighbour."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from tilewright.networks.relax.bindings import FlatGraph
 
 POOLS = frozenset(("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"))
-"""Operators that have kernels and multiply nothing."""
+"""Pooling operators. They count as layers with kernels, although they perform no
+multiply-accumulates."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -172,7 +172,8 @@ def _recurrent(operands: Operands) -> int:
 
 
 Rule = Callable[[Operands], int]
-"""Computes multiply-accumulates from the shapes of the operands."""
+"""Function that computes the number of multiply-accumulates of an operator from the shapes of its
+operands."""
 
 RULES: Mapping[str, Rule] = {
     operator: rule
@@ -196,7 +197,7 @@ RULES: Mapping[str, Rule] = {
     )
     for operator in operators
 }  # fmt: skip
-"""The counting rule of each operator, by ONNX or Relax name."""
+"""Rules that count multiply-accumulates, by the ONNX or Relax name of the operator."""
 
 
 def graph_macs(normal: NormalGraph, names: Collection[str]) -> dict[str, int]:

@@ -16,7 +16,7 @@ from tilewright.networks.onnxruntime_options import failures, quiet_options
 onnxruntime = lazy_module("onnxruntime")
 
 Feed = Mapping[str, NDArray[Any]]
-"""Input arrays by input name."""
+"""Input arrays of one inference, by name of the input."""
 
 
 class ModelRunner:

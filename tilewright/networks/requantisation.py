@@ -32,17 +32,17 @@ from tilewright.targets.epilogue import (
 from tilewright.targets.layer import Scale
 
 MAX_RESIDUAL_SHIFT = 21
-"""Largest left shift of a residual in bits."""
+"""Maximum left shift in bits by which a residual is scaled."""
 MAX_SHIFT = 31
-"""Largest shift of an accumulator in bits."""
+"""Maximum shift of an accumulator in bits."""
 MAX_OFFSET_SHIFT = 15
-"""Largest shift whose rounding constant fits into a signed 16-bit immediate: half of 2^15."""
+"""Largest right shift in bits whose rounding constant (half of 2 to the power of the shift) fits
+into a signed 16-bit immediate."""
 INT8 = (-128, 127)
-"""Smallest and largest int8."""
+"""Smallest and largest value of int8."""
 ALMOST = 1e-4
-"""Largest relative difference from a power of two at which a ratio counts as that power of two. The
-largest int8, 127, is then off by at most 1/79 of a step.
-"""
+"""Maximum relative difference between a ratio and a power of two at which the ratio counts as this
+power of two. The largest int8 value, 127, is then off by at most 1/79 of a quantisation step."""
 
 Real = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -267,7 +267,7 @@ def finish_epilogue(
 
 
 _AS_IMAGE = (None, slice(None), None, None)
-"""Index that reshapes (o,) to (1, o, 1, 1)."""
+"""Index expression that reshapes an array from (o,) to (1, o, 1, 1)."""
 
 
 def check_sums(weight: NDArray[np.int8] | None, products: int, finished: Finished) -> None:
@@ -317,16 +317,18 @@ def shift_of_channels(shifts: NDArray[np.integer]) -> EpilogueOp:
 
 
 FINE_BITS = 7
-"""Bits by which the rounding error of coarse weights is scaled up, so that int8 holds it."""
+"""Number of bits by which the rounding errors of the coarse weights are scaled up to become the
+fine weights. They then use the range of int8."""
 LARGEST = 127
-"""Largest magnitude of a weight."""
+"""Largest magnitude of an int8 weight."""
 WORTH = 1.0
-"""Smallest mean gain, in bits, for which shifts per channel are worth their cost."""
+"""Minimum mean gain in bits for which each channel gets a shift of its own. With a smaller gain,
+separate shifts are not worth their cost."""
 _SPREAD = 74.0
-"""Standard deviation of int8 data that use their whole range: 256 / √12 for a uniform
-distribution."""
+"""Assumed standard deviation of int8 data: the standard deviation of a uniform distribution over
+the whole range, 256 / √12."""
 _SIGMAS = 6.0
-"""Standard deviations of a sum that an int8 result has to cover."""
+"""Number of standard deviations of a sum that its int8 result must be able to represent."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,11 +18,12 @@ from tilewright.networks.errors import InputError
 
 Array = NDArray[Any]
 Feed = Mapping[str, Array]
-"""Arrays by name."""
+"""Arrays of the inputs or outputs of a network, by name."""
 Kinds = Mapping[str, tuple[Sequence[int], str]]
-"""Shape and element type of each input, by name."""
+"""Shape and element type of each input of a network, by name."""
 Reference = Callable[[Feed], Feed]
-"""Runs the source model. Raises `InputError` for inputs that the model rejects."""
+"""Function that runs the source model on input arrays and returns the output arrays. It raises
+`InputError` if the model rejects the inputs."""
 
 INTEGERS = ("flags", "ones", "small", "sizes", "large", "negative", "zeros")
 """Kinds of integer inputs, in the order in which they are tried.
@@ -36,11 +37,13 @@ INTEGERS = ("flags", "ones", "small", "sizes", "large", "negative", "zeros")
 - `zeros`: only 0.
 """
 TEXT = "str"
-"""Name of the text element type in artifacts. The arrays hold `str` objects."""
+"""Name of the element type of text tensors in artifacts. The elements of the arrays are `str`
+objects."""
 WORDS = ("a", "1", "2.5", "Tile wright", "tensor-1", "été", "")
-"""Values of text inputs."""
+"""Values from which text inputs are drawn."""
 LARGE = 100.0
-"""Standard deviation of large floats, beyond the range of exp and of most training data."""
+"""Standard deviation of large float inputs. They exceed the range of exp in float32 and the range
+of most training data."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +89,8 @@ _OF_INTEGERS = (
     _Wanted("sizes", "normal", "sizes", 4),
     _Wanted("large integers", "normal", "large", 5),
 )
-"""Additional samples for networks with integer inputs. They are separate from the sample with large
-floats, which would hide the effect of a large integer.
-"""
+"""Additional samples for networks with integer inputs. Large integers are not drawn together with
+large floats, because the large floats would hide their effect."""
 
 
 def draw_samples(

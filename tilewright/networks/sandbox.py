@@ -46,12 +46,11 @@ READING = Limits(
     seconds=300.0,
     memory_bytes=max(_LEAST_MEMORY, min(_MOST_MEMORY, int(machine_memory_bytes() * _MEMORY_SHARE))),
 )
-"""Limits of the child process, enough for files of up to 2 GiB with the importer and its
-libraries."""
+"""Time and memory limits of the child process. They suffice to read files of up to 2 GiB with the
+importer and its libraries."""
 _LIBRARIES = 1 << 30
-"""Smallest usable address space in bytes. With less, the importer's libraries fail with unclear
-errors.
-"""
+"""Minimum address space in bytes that the child process needs. With less, the importer's libraries
+fail with unclear errors."""
 
 
 class SandboxedSource:

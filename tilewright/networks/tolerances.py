@@ -8,17 +8,18 @@ the largest absolute output value. `tilewright build --tolerance` overrides both
 from __future__ import annotations
 
 OF_QUANTISED = 0.1
-"""Limit for a quantised model. It is smaller than that of a float model, since the hardware has to
-reproduce the model's own integers.
-"""
+"""Limit for a quantised model. It is smaller than the limit for a float model, because the hardware
+has to reproduce the integers of the model itself."""
 OF_FLOAT = 0.5
-"""Limit for a float model on an accelerator, where the conversion to int8 itself causes errors."""
+"""Limit for a float model on an accelerator. It is large because the conversion to int8 itself
+causes errors."""
 OF_FLOAT32 = 1e-4
-"""Limit for a library that computes in float32, and for each of its kernels."""
+"""Limit for a library that computes in float32, and for each kernel of such a library."""
 OF_BFLOAT16 = 0.05
-"""Limit for a library whose layers multiply in bfloat16, which has 8 significant bits."""
+"""Limit for a library whose layers multiply in bfloat16. A bfloat16 number has 8 significant
+bits."""
 OF_STORED = 2.0**-6
-"""Limit for one kernel that reads or writes bfloat16 tensors."""
+"""Limit for a single kernel that reads or writes tensors that are stored in bfloat16."""
 
 
 def program_tolerance(*, quantised: bool) -> float:

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     import onnx
 
 TORCH_SUFFIXES = (".pt2", ".pt", ".pth")
-"""File name suffixes of torch.export archives and of other PyTorch files."""
+"""File name suffixes of torch.export archives (`.pt2`) and of other PyTorch files."""
 INSTALL = "pip install 'tilewright[torch]'"
 _MODEL = "model.onnx"
 _SECONDS = 1800.0
-"""Time limit of a conversion in seconds."""
+"""Timeout in seconds for the conversion of a model."""
 
 
 def convert_exported(path: Path, *, allow_code: bool) -> onnx.ModelProto:

@@ -45,7 +45,7 @@ from tilewright.targets.registry import rebuild
 tvm_ffi = lazy_module("tvm_ffi")
 
 DESCRIPTION = "program.json"
-"""Name of the JSON file inside a serialised program."""
+"""Name of the JSON file that describes a program inside of its serialised form."""
 Array = NDArray[Any]
 
 
@@ -291,9 +291,10 @@ def _cycles(row: Mapping[str, Json]) -> LayerCycles:
 
 
 RUN = "tilewright.vta.run"
-"""Name of the packed function that TVM modules call."""
+"""Name of the global TVM function that compiled modules call to run a program."""
 KEPT = 64
-"""Number of programs that stay in memory. The least recently used one is dropped first."""
+"""Maximum number of programs that are kept in memory. The least recently used program is dropped
+first."""
 
 _programs: OrderedDict[str, HostProgram] = OrderedDict()
 _lock = threading.Lock()

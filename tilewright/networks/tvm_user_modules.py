@@ -191,7 +191,8 @@ def _elementwise(
 
 
 LEFT = "tilewright.left"
-"""Attribute of a module: why operators stay with TVM, by their names."""
+"""Attribute of a module with the reasons why operators are compiled by TVM instead of being
+offloaded, by operator name."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -114,11 +114,8 @@ class Sizes:
 
 Operator = Literal["conv2d", "dense", "max_pool", "batch_matmul"]
 DType = Literal["int8", "float32", "bfloat16"]
-"""Element type of the operands of the multiplications.
-
-With `bfloat16`, tensors are stored as float32 and are rounded to bfloat16 before they are
-multiplied.
-"""
+"""Element type of the operands that are multiplied. With `bfloat16`, the tensors are stored as
+float32, and their values are rounded to bfloat16 before they are multiplied."""
 
 KEYS: Mapping[str, tuple[str, str]] = {
     "conv2d": ("c h w o k", "n s p d g"),
@@ -126,7 +123,8 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "max_pool": ("c h w k", "n s p d"),
     "batch_matmul": ("h c o", "n"),
 }
-"""Required and optional keys of a workload's text, per operator, separated by spaces."""
+"""Keys of a workload in its text form, by operator name. Each value is a pair of strings: the
+required keys and the optional keys, separated by spaces."""
 
 
 class Windows(Protocol):

@@ -164,12 +164,12 @@ class Ragged:
 
 
 Programs = Mapping[str, Ragged]
-"""Output of the compiler for a batch, which only its target interprets.
+"""Compiled programs of a batch of configs. Only the target that compiled them can interpret them.
 
-Maps part names (instructions, micro-ops, the bytes of a library) to arrays with one row per config.
-The row is empty if the config failed to compile. The arrays are plain, so that programs can be
-stored and sent. A target that needs no compilation has no parts.
-"""
+Maps the name of a part (such as instructions, micro-ops or the bytes of a library) to an array with
+one row per config. The row is empty if the config failed to compile. The values are plain arrays,
+so that programs can be stored in files and sent to other processes. The mapping is empty for a
+target that needs no compilation."""
 
 
 @dataclass(frozen=True)
@@ -339,8 +339,8 @@ def latency_of(cycles: NDArray[np.int64], seconds: NDArray[np.float64]) -> NDArr
 
 
 Capabilities = Mapping[type[Any], object]
-"""Optional abilities of a target: maps a protocol of `targets.capabilities` to the object that
-implements it."""
+"""Optional features of a target. Maps each supported protocol of `targets.capabilities` to the
+object that implements it."""
 
 
 class Target(Protocol):

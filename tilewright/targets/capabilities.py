@@ -69,7 +69,8 @@ class Costs:
 
 
 UNKNOWN_COSTS = Costs(1.0, 1.0)
-"""Costs of a target without `HasCosts`: compiling is assumed to take as long as measuring."""
+"""Costs that are assumed for a target without `HasCosts`: compiling a config takes as long as
+measuring it."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,9 @@ class BaselineSchedule:
 
 
 PUBLISHED = frozenset({"tophub", "tophub (int32 residual)"})
-"""Sources of baseline schedules that somebody has tuned and published, so that users of the stock
-compiler get them. Other baseline schedules were chosen by a rule or an estimate, and say little
-about what a user would get."""
+"""Sources of baseline schedules that were tuned and published by others, so that every user of the
+stock compiler gets them. The schedules of all other sources were chosen by a rule or an estimate.
+They say little about the performance that a user of the stock compiler would get."""
 
 
 def is_published(source: str | None) -> bool:
@@ -225,8 +226,9 @@ class RooflineAlone:
 
 
 PARTS = ("compute", "reads", "writes", "start-up")
-"""Parts of a program's run time: arithmetic, waiting for reads from memory, waiting for writes to
-memory, and start-up (everything before the first arithmetic on loaded data)."""
+"""Parts into which the run time of a program is divided: arithmetic, waiting for reads from memory,
+waiting for writes to memory, and start-up. Start-up is the time before the first arithmetic
+operation on loaded data."""
 
 
 @runtime_checkable

@@ -27,7 +27,8 @@ from tilewright.targets.replay import MeasurementTable, ReplayTarget
 from tilewright.targets.workload import Workload
 
 Progress = Callable[[int], None]
-"""Callback that receives the number of configs that were measured since the previous call."""
+"""Callback for progress messages. Its argument is the number of configs that were measured since
+the previous call."""
 
 _CHUNK = 4096
 _DIGEST, _COLUMNS = b"tilewright.digest", b"tilewright.hidden"

@@ -41,7 +41,7 @@ class KernelSet(NamedTuple):
 
 
 RUNNING: list[KernelSet] = []
-"""Kernel sets that are being compiled in this process, outermost first."""
+"""Sets of numba kernels that are being compiled in this process, the outermost first."""
 
 
 def describe_compilation() -> str:
@@ -98,7 +98,8 @@ def cache_of(kind: str) -> Iterator[None]:
 
 
 _CHOSEN: dict[str, str] = {}
-"""Cache folders of this process by kind of target; empty if the user chose a folder."""
+"""Cache folders that this process chose for compiled kernels, by the folder of the target's
+sources. The dictionary is empty if the user chose a cache folder."""
 
 
 def _folder_of(kind: str, name: str) -> Path | None:

@@ -86,11 +86,11 @@ PASSES = (
     _RegisterPart,
     NoPythonBackend,
 )
-"""Passes of numba's `DefaultPassBuilder`, in its order, and the registration of the part.
+"""Compiler passes for kernel parts: passes of numba's `DefaultPassBuilder` in its order, and a pass
+that registers the part.
 
-The passes for forms that no part uses are left out: closures, comprehensions, `with`,
-`literal_unroll`, array expressions, and errors with computed messages.
-"""
+Passes for language features that no part uses are left out: closures, comprehensions, `with`,
+`literal_unroll`, array expressions, and errors with computed messages."""
 
 
 class PartCompiler(CompilerBase):  # type: ignore[misc]

@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.core.tvm_types import Array, PrimFunc
 
 ALIGNMENT = 64
-"""Alignment in bytes of the tensor addresses that kernels expect."""
+"""Required alignment in bytes of the tensors that are passed to a kernel."""
 
 
 def aligned_empty(shape: Sequence[int], dtype: np.dtype[np.generic]) -> Array:

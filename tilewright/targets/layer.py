@@ -37,7 +37,7 @@ class Scale(NamedTuple):
 
 
 NamedShape = tuple[int | str, ...]
-"""Shape of a tensor; a dynamic axis is represented by its name."""
+"""Shape of a tensor. A dynamic dimension is represented by its name instead of a size."""
 
 
 @dataclass(frozen=True)
@@ -146,8 +146,8 @@ class Layer:
 
 
 OF_UINT8 = np.uint8(0x80)
-"""The bit in which the int8 and uint8 representations differ: a uint8 tensor is its int8 form +
-128."""
+"""Highest bit of a byte. Flipping it converts between int8 and uint8: the uint8 value is the int8
+value plus 128."""
 
 
 def to_int8(values: NDArray[Any], scale: Scale | None) -> NDArray[np.int8]:

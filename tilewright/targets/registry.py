@@ -32,7 +32,7 @@ BUILT_IN = {
     "cpu": "tilewright.targets.cpu.factory:KIND",
     "board": "tilewright.targets.board.factory:KIND",
 }
-"""Import path of each target kind of this package, by name."""
+"""Import paths of the target kinds that this package provides, by the name of the kind."""
 ENTRY_POINTS = "tilewright.targets"
 
 

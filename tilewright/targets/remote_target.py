@@ -21,7 +21,8 @@ from tilewright.targets.worker import read_programs, write_programs
 from tilewright.targets.workload import Workload
 
 PARTS = 8
-"""Number of parts into which a failed batch is split."""
+"""Maximum number of parts into which the rows of a failed call are split before they are sent
+again."""
 STATUS_OF: dict[str, Status] = {
     "died": "run_error",
     "timeout": "timeout",
@@ -30,8 +31,8 @@ STATUS_OF: dict[str, Status] = {
 
 T = TypeVar("T", Lowered, Measurements)
 Ask = Callable[[NDArray[np.int64]], T]
-"""Function that returns the answer for some rows of a batch. It raises `RpcFailed` if the call is
-lost."""
+"""Function that sends a call for some rows of a batch and returns the answer. Its argument is an
+array of row indices of shape (n,). The function raises `RpcFailed` if the call is lost."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class Loss:
 
 
 Failed = Callable[[NDArray[np.int64], Loss], T]
-"""Function that returns a substitute answer for rows that got none."""
+"""Function that creates a substitute answer for rows that got none. Its arguments are the row
+indices of shape (n,) and the reason for the failure."""
 
 
 class RemoteTarget:

@@ -35,10 +35,12 @@ from tilewright.targets.worker import read_space
 from tilewright.targets.workload import Workload
 
 START_SECONDS = 600.0
-"""Time limit for a process to start and describe itself; it may have to compile kernels first."""
+"""Minimum timeout in seconds for a process to start and to describe itself. The process may have to
+compile kernels first."""
 _ABOUT = {"name", "fingerprint", "deterministic", "hardware", "estimates"}
 NAMED = "tilewright.targets.worker:make_warm"
-"""Factory that builds a target from its name (`text`) and the name of its space."""
+"""Import path of a factory that creates a target from the target's text (`text`) and the name of
+its space."""
 
 
 class TargetDown(TilewrightError):

@@ -23,11 +23,11 @@ from tilewright.targets.steps.float_activations import FUNCTIONS
 from tilewright.targets.steps.quantised import BYTES
 
 PostOperation = EpilogueOp | Pattern
-"""A post-operation of an anchor: an element-wise step, or a pattern with shapes or tensors of its
-own."""
+"""Post-operation of an anchor. It is either an element-wise step, or a pattern that has shapes or
+tensors of its own."""
 BETWEEN_EPILOGUES = "|"
-"""Separator between the epilogues of a shortcut, of the workload itself and of an average, in text.
-"""
+"""Separator in the text form of a workload between the epilogues of its shortcut, of the workload
+itself, and of its average pool."""
 
 _OF_QUANTISED = {"dequantise", "add_dequantised", "round", "quantise"}
 

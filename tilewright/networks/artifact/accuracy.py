@@ -27,7 +27,8 @@ Feed = Mapping[str, Array]
 CHECK_FILE = "check.npz"
 SAMPLES = 4
 MOST_BYTES = 1 << 26
-"""Maximum size in bytes of all samples with their outputs. The first sample is always kept."""
+"""Maximum total size in bytes of the stored samples and their outputs. The first sample is stored
+even if it is larger."""
 
 
 @dataclass(frozen=True, eq=False)

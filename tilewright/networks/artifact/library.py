@@ -72,11 +72,14 @@ if TYPE_CHECKING:
 KIND = "library"
 LIBRARY, CHECK = "network.so", "check.npz"
 LIBRARY_BYTES = 1 << 31
-"""Maximum size in bytes of an artifact with a library, whose weights are stored in float32."""
+"""Maximum total size in bytes of the files of an artifact with a compiled library. Such an artifact
+stores its weights in float32."""
 TIMED, PROFILED = 3, 15
-"""Number of inferences that are timed, without and with the time of each layer."""
+"""Maximum number of inferences that are timed as a whole, and maximum number of inferences in which
+each layer is timed."""
 TIMED_SECONDS = 0.5
-"""Maximum total time of the inferences that are timed, unless a single one takes longer."""
+"""Maximum total time in seconds of the timed inferences. At least one inference is timed, even if
+it takes longer."""
 
 
 @dataclass(frozen=True)

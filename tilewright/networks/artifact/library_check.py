@@ -28,21 +28,23 @@ from tilewright.networks.sample_values import (
 
 Array = NDArray[Any]
 SATURATING = "large"
-"""Kind of samples whose floats are far outside the usual range of activations."""
+"""Kind of the samples whose floating-point inputs are far outside the usual range, so that
+activation functions saturate."""
 Infer = Callable[[Feed], Mapping[str, Array]]
 
 NEGLIGIBLE = 1e-6
-"""Differences up to this size are ignored. Sigmoids and softmaxes of two libraries differ by 1e-7.
-"""
+"""Absolute difference between two outputs up to which they count as equal. The sigmoids and
+softmaxes of two libraries differ by about 1e-7."""
 MOST_BYTES = 1 << 26
-"""Maximum size in bytes of the stored samples. The first sample is always kept."""
+"""Maximum total size in bytes of the stored samples and their outputs. The first sample is stored
+even if it is larger."""
 HARDLY = 0.01
-"""Fraction of the tolerance by which inputs are perturbed to test the stability of the source
-model."""
+"""Size of the perturbation of the inputs with which the stability of the source model is tested, as
+a fraction of the tolerance."""
 CHANGED = 0.25
-"""A sample is not decisive if the outputs of the perturbed source model change by at least this
-fraction of the library's error. For example, with inputs of zero, rounding decides the order of
-equal scores."""
+"""Fraction of the library's error on a sample. If perturbing the inputs changes the outputs of the
+source model by at least this fraction, the sample cannot show that the library is wrong. An example
+is a sample of zeros, on which rounding decides the order of equal scores."""
 
 
 class SourceModel(Protocol):

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Calls = Sequence[tuple[str, float]]
-"""Name and seconds of every call of an inference, in order."""
+"""Calls of one inference in execution order, as pairs of the function's name and its duration in
+seconds."""
 
 
 @dataclass(frozen=True)

@@ -57,12 +57,13 @@ DTYPES = (
     "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32",
     "float64", "bool",
 )  # fmt: skip
-"""Valid element types of tensors."""
+"""Element types that tensors of an artifact may have."""
 # Limits on the numbers in a manifest, which may be damaged or come from another person.
 MOST_AMOUNT = 1e6
 MOST_AXES, MOST_ELEMENTS, MOST_COUNT = 32, 1 << 40, 1 << 60
 TINIEST, LARGEST = 2.0**-126, 2.0**127
-"""Limits on quantisation steps, so that they are normal float32 numbers."""
+"""Smallest and largest quantisation scale that is accepted. In this range, scales are normal
+float32 numbers."""
 
 
 class Artifact:

@@ -45,15 +45,16 @@ from tilewright.targets.capabilities import specification_of
 MANIFEST = "manifest.json"
 FORMAT = "tilewright artifact"
 FORMATS = (FORMAT, "tilewright artefact")
-"""Accepted values of the key `format`. The second one is the spelling of version 0.1."""
+"""Accepted values of the key `format`. Version 0.1 wrote the second value."""
 MOST_BYTES = 1 << 30
 """Maximum total size in bytes of the files of an artifact."""
 _BLANK = "0" * 64
 _IN_PROGRESS = re.compile(r"\.([A-Za-z0-9_][A-Za-z0-9_.-]{0,39})\.[0-9a-f]{16}\.tmp")
-"""Matches temporary files of `core.files.write_atomically`; the group is the name of the final
-file."""
+"""Matches names of temporary files that `core.files.write_atomically` creates. The group is the
+name of the final file."""
 _PLAIN = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}/){0,3}[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
-"""Valid names of files in an artifact. None of them leads out of the folder."""
+"""Matches valid names of files in an artifact. No valid name refers to a file outside of the
+artifact's folder."""
 
 
 def in_the_way(folder: Path) -> str | None:
@@ -378,7 +379,7 @@ def _remove_interrupted(folder: Path, names: Sequence[str]) -> None:
 
 
 SIGNATURE, UNSIGNED = "signature", "unsigned"
-"""Keys of the manifest for the signature, and for the reason why there is none."""
+"""Keys of the manifest for the signature, and for the reason why the artifact is not signed."""
 _SEAL_KEYS = (SIGNATURE, "sha256")
 _PURPOSE = "tilewright artifact, version 1"
 

@@ -21,10 +21,11 @@ from tilewright.targets.artifact_types import BorderWork, HoldsImages
 Resource = Literal["cpu", "accelerator"]
 MOST_IN_FLIGHT = 16
 ENOUGH = 1.01
-"""An interval within this factor of the bound is good enough to stop trying more images in flight.
-"""
+"""Ratio of two intervals between images up to which the longer interval is good enough. With it,
+more images in flight are not tried, or not chosen."""
 _LONG = 400
-"""Number of images after which the simulation stops if no state has recurred."""
+"""Number of images after which the simulation stops if no state of the pipeline has occurred
+twice."""
 
 
 @dataclass(frozen=True)
@@ -252,7 +253,8 @@ def choose_steady_state(states: Sequence[SteadyState]) -> SteadyState:
 
 
 CpuSource = Literal["estimated", "measured"]
-"""Origin of the CPU times: estimated by the build, or measured on this machine and scaled."""
+"""Origin of the CPU times. They were either estimated by the build, or measured on this machine and
+scaled."""
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,15 @@ from tilewright.targets.layer import Value, from_int8, to_int8
 
 Array = NDArray[np.generic]
 CONTAINERS = ("sequence", "map", "optional", "sparse_tensor")
-"""Types of inputs and outputs that are not tensors, which onnxruntime accepts and returns."""
+"""Types of network inputs and outputs that are not dense tensors. onnxruntime accepts and returns
+them."""
 RunCpu = Callable[[str, Sequence[Array]], Sequence[Array]]
-"""Runs an island. The arguments are its name and its input tensors; the result is its output
-tensors."""
+"""Function that runs an island, which is a group of operators on the CPU. Its arguments are the
+name of the island and the input tensors. It returns the output tensors."""
 RunSegment = Callable[[int, Mapping[str, Array]], Mapping[str, Array]]
-"""Runs a segment. The arguments are its index and the tensors that it loads; the result is the
-tensors that it stores."""
+"""Function that runs a segment, which is a sequence of layers on the accelerator. Its arguments are
+the index of the segment and the tensors to load, by name. It returns the stored tensors, by
+name."""
 
 
 @dataclass(frozen=True)
@@ -360,7 +362,8 @@ def _result(order: Order, tensors: dict[str, Array], value: Value) -> Array:
 
 
 Ports = Sequence[tuple[Sequence[Value], Sequence[Value]]]
-"""One pair per segment: the tensors that it loads, and the tensors that it stores."""
+"""Tensors that each segment exchanges with the host: one pair of loaded tensors and stored tensors
+per segment."""
 _OF_INT8 = ("int8", "uint8")
 
 

@@ -27,7 +27,8 @@ from tilewright.targets.layer import NamedShape
 
 KIND = "sized library"
 UNKNOWN = "?"
-"""Name of an output axis whose size is not proportional to any input size."""
+"""Name of an output dimension whose size is not proportional to any dynamic dimension of the
+inputs."""
 
 
 @dataclass(frozen=True)

@@ -56,8 +56,8 @@ from tilewright.targets.capabilities import CompilesKernels
 from tilewright.targets.workload import Workload
 
 WORTH = 1 << 22
-"""Size of all float32 scores in bytes above which fusion is worthwhile. Below it, separate products
-take equally long (measured)."""
+"""Total size in bytes of the float32 scores above which a fused attention is worthwhile. For
+smaller scores, separate matrix products are as fast (measured)."""
 CALL_TIR, RESHAPE = "relax.call_tir", "relax.reshape"
 
 
@@ -275,17 +275,19 @@ def _variables(value: RelaxExpr) -> list[RelaxVar]:
 
 
 SCORES = 1 << 19
-"""Size in bytes of the scores of one task, about that of a second-level cache."""
+"""Maximum size in bytes of the scores of one task, about the size of a second-level cache."""
 SCORES_OF_TILES = 1 << 17
-"""The same for tile instructions, where copies of the keys, the values and the softmax are also
-needed."""
+"""Maximum size in bytes of the scores that are computed at a time with tile instructions. It is
+smaller than `SCORES`, because the cache must also hold copies of the keys, the values and the
+softmax."""
 FEWEST_ROWS = 16
-"""Smallest number of rows per task, so that each key that is loaded is used by a full register
-tile."""
+"""Minimum number of rows per task. With fewer rows, a loaded key would be used by less than a full
+register tile."""
 MANY = 8
-"""Number of tasks per thread from which an uneven division hardly matters."""
+"""Number of tasks per thread from which on it hardly matters whether all threads get the same
+number of tasks."""
 DATA, WEIGHTS, OUT = range(3)
-"""Parameter numbers of a product: data, weights and output."""
+"""Indices of the parameters of a matrix product: data, weights and output."""
 
 
 @dataclass(frozen=True, eq=False)

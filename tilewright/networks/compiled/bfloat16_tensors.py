@@ -21,10 +21,10 @@ from tilewright.targets.kernels import KernelCode
 from tilewright.targets.workload import Workload
 
 WIDENED = frozenset((*EACH, *PAIRS, *POOLS, NORM, MEAN, ADAPTIVE_POOL))
-"""Pools and operators that can read bfloat16, because TVM fuses the conversion to float32 with
+"""Operators that can read bfloat16 tensors, because TVM fuses the conversion to float32 with
 them."""
 PASSING = frozenset((*EACH, *PAIRS, *POOLS, NORM, ITEM, CONCAT))
-"""Operators whose result has the same blocks of channels as their input."""
+"""Operators whose result has the same number of channels per block as their input."""
 
 
 class Bfloat16Tensors:

@@ -78,9 +78,9 @@ def moved_image(flat: FlatGraph, binding: Binding) -> MovedImage | None:
 
 _SHUFFLED = (0, 2, 1, 3, 4)
 WORTH_THREADS = 1 << 14
-"""Number of elements from which copying an image takes longer than waking threads, as in
-`default_schedules`. `python -m benchmarks.cpu.networks --networks shufflenet --threads 2` measures
-it."""
+"""Number of elements of an image from which on copying it takes longer than waking threads. The
+value is the same as in `default_schedules`; `python -m benchmarks.cpu.networks --networks
+shufflenet --threads 2` measures it."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,15 +23,15 @@ from tilewright.networks.compiled.kernel_calls import KERNEL
 from tilewright.networks.compiled.row_loops import NoRows, by_rows, by_task
 
 PATTERN, REDUCTION = "op_pattern", 3
-"""Attribute in which TVM's FuseOps looks up the pattern of a function, and the pattern of a
-reduction."""
+"""Name of the function attribute in which TVM's pass FuseOps finds the pattern of a function, and
+the value of the attribute for a reduction."""
 WIDEST = 64
-"""Largest length of the innermost loop: four of the widest vectors."""
+"""Maximum length of the innermost loop: four vectors of 16 float32 values."""
 LEAST = 8
-"""Shortest vector length for which the last loop is vectorised here. Otherwise it is left to
-LLVM."""
+"""Minimum length of the innermost loop for which the schedule vectorises it. Shorter loops are left
+to LLVM."""
 WORTH_THREADS = 1 << 14
-"""Number of iterations from which a loop nest takes longer than waking threads."""
+"""Number of iterations of a loop nest from which on it takes longer than waking threads."""
 
 
 def make_schedule_pass(lanes: int) -> Pass:

@@ -36,7 +36,8 @@ from tilewright.networks.relax.nan_propagation import are_numbers
 
 
 MOST_PIXELS = 25
-"""Largest number of pixels of a window that is unrolled. We chose 5×5."""
+"""Maximum number of pixels in a pooling window that is unrolled. We chose the size of a 5×5
+window."""
 Pixel = tuple[Expression, Expression]
 
 
@@ -172,7 +173,7 @@ def _share(
 
 
 MODES = frozenset(("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"))
-"""Supported coordinate transformation modes of ONNX's Resize."""
+"""Coordinate transformation modes of ONNX's Resize that are supported."""
 
 
 @dataclass(frozen=True)
@@ -255,9 +256,10 @@ CHAIN = (
     "relax.power", "relax.add", "relax.multiply", "relax.squeeze", "relax.nn.avg_pool3d",
     "relax.expand_dims", "relax.multiply",
 )  # fmt: skip
-"""Operators between the quotient, which is the result, and the data, the last one first."""
+"""Operators of a local response normalisation between the final division and its data, in the order
+from the division back to the data."""
 USUAL = 0.75
-"""An exponent that two square roots compute."""
+"""Exponent for which the power is computed with two square roots: x^0.75 = √x · √√x."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,15 +59,18 @@ from tilewright.targets.kernels import KernelCode
 from tilewright.targets.workload import Workload
 
 Moved = tuple[tuple[int, MovedAxes], ...]
-"""Parameters of a function that are read or written before their axes are permuted, by number."""
+"""Parameters of a function whose axes are permuted in memory, compared with the stand-alone kernel.
+Each entry consists of the index of the parameter and its axes."""
 Stored = tuple[tuple[int, int], ...]
-"""Parameters of a function that are bfloat16: number and channels per block."""
+"""Parameters of a function that are stored in bfloat16. Each entry consists of the index of the
+parameter and the number of channels per block."""
 KERNEL = "tilewright.kernel"
-"""Attribute of a function that already has its schedule."""
+"""Name of an attribute. It marks functions that already have a schedule."""
 BFLOAT16 = "uint16"
-"""Type in which bfloat16 is stored."""
+"""Element type of tensors that hold the bits of bfloat16 values."""
 NARROWED = frozenset((*EACH, *PAIRS, *POOLS, ITEM))
-"""Operators whose result TVM rounds to bfloat16 in the same function."""
+"""Operators whose result can be rounded to bfloat16 in the same function, because TVM fuses the
+rounding with them."""
 
 
 @dataclass(frozen=True, eq=False)

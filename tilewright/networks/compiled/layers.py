@@ -197,15 +197,17 @@ def _added_variables(links: Sequence[Link]) -> tuple[RelaxVar, ...]:
 
 Floats = NDArray[np.float64]
 SAMPLES = np.concatenate([np.linspace(-9, 9, 181), [-50.0, 50.0]])
-"""Values on which activations are evaluated."""
+"""Arguments at which a chain of operators is compared with known activation functions."""
 CLOSE = 2e-6
-"""Tolerance on these values within which two functions count as equal in float32."""
+"""Relative and absolute tolerance within which two functions count as equal on `SAMPLES`. It allows
+for rounding errors of float32."""
 MOST = 10
-"""Largest number of operators of an activation."""
+"""Maximum number of operators of which an activation may be composed."""
 
 
 _Evaluation = Callable[..., Floats]
-"""Computes an operator with numpy, from its attributes and operands."""
+"""Function that evaluates an operator with NumPy. Its arguments are the operator's attributes and
+operands."""
 
 
 def _of_two(function: Callable[[Floats, Floats], Floats]) -> _Evaluation:

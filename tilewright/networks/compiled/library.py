@@ -150,11 +150,11 @@ def _link_library(executable: VMExecutable, folder: Path) -> bytes:
 
 
 GROUPS = 8
-"""Number of object files per library. It does not depend on the number of cores, so that equal
-models give equal libraries on every machine."""
+"""Number of object files per library. It does not depend on the number of cores, so that a model is
+compiled to the same library on every machine."""
 
 Functions: TypeAlias = Mapping[GlobalVar, PrimFunc]
-"""Functions of TensorIR by their variables in a module."""
+"""TensorIR functions of a module, by their global variables."""
 
 
 def compiling_functions(target: TvmTarget, pipeline: str, folder: Path) -> Pass:

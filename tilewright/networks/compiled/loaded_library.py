@@ -28,15 +28,18 @@ from tilewright.targets.kernels import ALIGNMENT, aligned_empty
 
 MAIN = "main"
 Moved = tuple[int, Sequence[int], Sequence[int]]
-"""A kernel's argument, its shape in memory, and the order in which the kernel alone has its axes;
-see `networks.compiled.operands_in_place`."""
+"""Argument of a kernel whose axes are permuted in the network: its index, its shape in memory, and
+the permutation that gives the axes of the stand-alone kernel. See
+`networks.compiled.operands_in_place`."""
 Stored = tuple[int, int]
-"""A kernel's argument in bfloat16, and the channels per block in memory."""
+"""Argument of a kernel that the network stores in bfloat16: its index, and the number of channels
+per block in memory."""
 SMALL = 1 << 14
-"""Size in bytes up to which an input is always copied, which takes less time than describing it to
-TVM. `python -m benchmarks.cpu.networks --networks digits_cnn,dlrm_1` measures small networks."""
+"""Size in bytes up to which an input is always copied, because copying it takes less time than
+describing its memory to TVM. `python -m benchmarks.cpu.networks --networks digits_cnn,dlrm_1`
+measures small networks."""
 CPU, POOLED = 1, 2
-"""TVM's number for a CPU device, and its number for an allocator that reuses freed memory."""
+"""TVM's code for a CPU device, and TVM's code for an allocator that reuses freed memory."""
 
 
 class LoadedLibrary:

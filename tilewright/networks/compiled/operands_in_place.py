@@ -44,10 +44,10 @@ from tilewright.targets.workload import Workload
 
 MOVED = "relax.permute_dims"
 SHAPES = ("relax.reshape", "relax.flatten", "relax.squeeze", "relax.expand_dims")
-"""Operators that change only the shape."""
+"""Operators that change the shape of a tensor without moving its elements."""
 
 FindPlace = Callable[[Place], Place]
-"""Maps the indices of an element to its indices in another buffer."""
+"""Function that maps the indices of an element in one buffer to its indices in another buffer."""
 
 
 @dataclass(frozen=True)

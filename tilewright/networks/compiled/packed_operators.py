@@ -32,22 +32,22 @@ EACH = frozenset((
 ))  # fmt: skip
 """Elementwise operators with one tensor operand."""
 QUANTISING = frozenset((QUANTISE, DEQUANTISE))
-"""Quantisation operators."""
+"""Operators that quantise or dequantise a tensor."""
 PAIRS = frozenset((
     ADD, "relax.subtract", "relax.multiply", "relax.divide", "relax.maximum", "relax.minimum",
 ))  # fmt: skip
-"""Elementwise operators with two operands."""
+"""Elementwise operators with two tensor operands."""
 POOLS = frozenset((MAX_POOL, AVERAGE_POOL))
-"""Pools."""
+"""Pooling operators."""
 CONCAT, GATHER, WHERE, RESHAPE = "relax.concat", "relax.take", "relax.where", "relax.reshape"
 RESIZE = "relax.image.resize2d"
 REDUCTIONS = MappingProxyType({
     MEAN: relax.op.mean, "relax.max": relax.op.max, "relax.min": relax.op.min,
     "relax.sum": relax.op.sum,
 })  # fmt: skip
-"""Reductions, with the functions that create them."""
+"""Functions that create a reduction in Relax, by the name of the operator."""
 SPATIAL = (2, 3)
-"""Spatial axes of an image."""
+"""Indices of the spatial axes of an image of shape (n, c, h, w)."""
 
 
 def packed_result(

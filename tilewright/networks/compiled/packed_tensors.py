@@ -35,10 +35,10 @@ from tilewright.networks.relax.bindings import shape_of
 from tilewright.networks.relax.nan_propagation import NAN_SAFE
 
 OPAQUE = 8
-"""TVM's pattern for functions that are not fused with anything."""
+"""TVM's code for the pattern of functions that are not fused with other functions."""
 FLOAT_BLOCK = 16
-"""Largest block size for float32: one vector of 16 channels. Blocks in bfloat16 have up to two
-vectors."""
+"""Maximum number of channels per block of a float32 tensor: one vector of 16 values. Blocks of
+bfloat16 tensors have up to two vectors."""
 
 
 @dataclass

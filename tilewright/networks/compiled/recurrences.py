@@ -36,14 +36,14 @@ from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of, var
 from tilewright.targets.anchor import DType
 
 FEWEST = 4
-"""Smallest number of steps for which a function is worthwhile (`python -m benchmarks.cpu.networks
---networks lstm_2,gru_2`)."""
+"""Minimum number of steps for which one function for all steps is worthwhile (`python -m
+benchmarks.cpu.networks --networks lstm_2,gru_2`)."""
 MOST_BFLOAT16 = 1 << 17
-"""Largest number of weights that vectors multiply faster than bfloat16 tiles. It lies between
-49,000 and 262,000, where calls and loops were measured on a Xeon with AMX (`python -m
-benchmarks.cpu.networks --networks lstm_2,gru_2 --precision bf16`)."""
+"""Maximum number of weights for which the vectors of this function are used in place of bfloat16
+tiles. The value lies between the two sizes that were measured, 49,000 and 262,000 weights (`python
+-m benchmarks.cpu.networks --networks lstm_2,gru_2 --precision bf16`, on a Xeon with AMX)."""
 VECTOR = 16
-"""Values per vector."""
+"""Number of float32 values per vector."""
 PAIRS = frozenset((
     "relax.add", "relax.subtract", "relax.multiply", "relax.divide", "relax.maximum",
     "relax.minimum",
@@ -55,9 +55,11 @@ EACH = frozenset(("relax.sigmoid", "relax.tanh", "relax.negative", "relax.nn.rel
 _STEP = re.compile(r"(.+)/\d+/recurrent")
 Same = TypeVar("Same")
 Formula = tuple[Any, ...]
-"""Expression for one element of a new state: (operator, expressions…), or a value that is read:
-("sums", offset), ("given", offset), ("state", index), ("constant", index, offset) or ("number",
-value)."""
+"""Expression that computes one element of a new state.
+
+The first item is the name of an operator, followed by the formulas of its operands. For a value
+that is read, it is one of these tuples instead: ("sums", offset), ("given", offset), ("state",
+index), ("constant", index, offset) or ("number", value)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -377,8 +379,9 @@ def _integers(argument: RelaxExpr) -> list[int] | None:
 
 
 MOST_VECTORS = 12
-"""Largest number of sum vectors. A core starts two multiply-adds per cycle, each of which takes
-four cycles, so further sums would not reduce waiting."""
+"""Maximum number of accumulator vectors. A core starts two multiply-adds per cycle, and each takes
+four cycles. More accumulators would therefore not reduce the time in which the core waits for
+results."""
 
 
 def _negative(number: Expression) -> Expression:
@@ -397,7 +400,7 @@ OPERATORS: Mapping[str, Callable[..., Expression]] = MappingProxyType({
     "relax.tanh": tanh_of,
     "relax.nn.relu": lambda number: tirx.max(tirx.const(0.0, "float32"), number),
 })  # fmt: skip
-"""TensorIR expression of each operator."""
+"""Functions that create the TensorIR expression of an operator, by the name of the operator."""
 
 
 def sums_of(gates: int, registers: int) -> int:

@@ -50,15 +50,16 @@ from tilewright.core.tvm_types import (
 from tilewright.networks.relax.nan_propagation import chosen_with_nan, keep_nan
 
 CHAINS = 4
-"""Number of partial results of a reduction, in vectors. Several are used because each operation
-waits for the previous one on the same partial result."""
+"""Number of vectors that hold partial results of a reduction. An operation has to wait for the
+previous operation on the same vector, so several vectors are used in turn."""
 SHARES = 64
-"""Largest number of shares of the rows: enough that no thread waits long for the others."""
+"""Maximum number of shares into which the rows are divided for parallel execution. This many shares
+ensure that no thread waits long for the others."""
 REDUCED = 2
-"""TVM's number for a reduction axis; 0 is an axis of the result."""
+"""TVM's code for a reduction axis. The code for an axis of the result is 0."""
 Node = TypeVar("Node")
 COMBINERS = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
-"""Operations of supported reductions."""
+"""TensorIR operations that may combine the values of a reduction."""
 
 
 class NoRows(Exception):

@@ -26,9 +26,10 @@ from tilewright.core.tvm_types import (
 
 OPERATOR = "relax.scatter_nd"
 WIDEST, LEAST = 32, 8
-"""Largest and smallest number of elements of a row that a task writes: two AVX-512 vectors and one
-AVX2 vector. With two threads, TVM's form took 8 ms where 0.16 ms suffice (`python -m
-benchmarks.cpu.networks --networks edges --threads 2`, a graph network that adds along edges)."""
+"""Maximum and minimum number of elements of a row that a task writes: two AVX-512 vectors, and one
+AVX2 vector. With two threads, TVM's own implementation took 8 ms where 0.16 ms suffice (`python -m
+benchmarks.cpu.networks --networks edges --threads 2`, a graph network that adds values along
+edges)."""
 COMBINED: Mapping[str, Callable[[Expression, Expression], Expression]] = MappingProxyType({
     "update": lambda old, new: new,
     "add": lambda old, new: old + new,
@@ -36,7 +37,8 @@ COMBINED: Mapping[str, Callable[[Expression, Expression], Expression]] = Mapping
     "min": tirx.min,
     "max": tirx.max,
 })  # fmt: skip
-"""Function by which each reduction combines the old and the new value."""
+"""Functions that combine the old value with the new value of an element, by the name of the
+reduction."""
 
 
 def scatter_nd(builder: BlockBuilder, call: RelaxCall) -> RelaxExpr:

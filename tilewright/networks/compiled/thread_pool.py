@@ -11,8 +11,8 @@ from tilewright.core.process_info import usable_cores
 tvm_ffi = lazy_module("tvm_ffi")
 
 FASTEST_FIRST, SHARING_CORES = 1, -3
-"""TVM's modes for assigning cores: one core per thread, the fastest first; or all cores for each
-thread."""
+"""TVM's codes for two ways to assign threads to cores: one core per thread, the fastest core first;
+or all cores for each thread."""
 
 
 def use_threads(threads: int | None, built_for: int) -> int:

@@ -25,18 +25,20 @@ from tilewright.networks.relax.nan_propagation import NAN_SAFE
 
 Axis = TypeVar("Axis")
 Legalization = Callable[[BlockBuilder, RelaxCall], RelaxExpr]
-"""Function for `LegalizeOps` that replaces an operator."""
+"""Function that TVM's pass `LegalizeOps` calls to replace an operator."""
 
 ROUNDS = 1.5 * 2**23
-"""Adding this number to a float32 rounds it to an integer: the fraction no longer fits."""
+"""Constant that rounds a float32 number to an integer when it is added to the number. The sum is so
+large that it has no fractional bits."""
 EXP = (
     0.0013814540579915047, 0.00836874544620514, 0.04166838899254799, 0.1666652113199234,
     0.4999999403953552, 1.0, 1.0,
 )  # fmt: skip
-"""Coefficients of exp, from the highest to the lowest degree. They minimise the largest relative
-error, 3.1e-9, for |x| up to half of log 2."""
+"""Polynomial coefficients of exp, from the highest to the lowest degree. They minimise the largest
+relative error, which is 3.1e-9 for |x| up to half of log 2."""
 LOG_2_HIGH = 0.693359375
-"""The upper bits of log 2. Its product with an 8-bit integer is exact in float32."""
+"""The upper bits of log 2, rounded to so few bits that the product with an 8-bit integer is exact
+in float32."""
 
 
 def vector_legalizations() -> Mapping[str, Legalization]:

@@ -23,13 +23,14 @@ from tilewright.networks.errors import BUILD_AGAIN, ArtifactError
 from tilewright.targets.kernels import ALIGNMENT
 
 WEIGHTS = "weights.bin"
-"""Name of the file in an artifact."""
+"""Name of the weights file in an artifact."""
 MAGIC = b"TWWEIGHT"
-"""First bytes of the file."""
+"""First bytes of a weights file."""
 DTYPES = ("float32", "int8", "uint8", "int32", "int64")
-"""Element types by the number in a row, as in `tilewright_cpu.h`."""
+"""Element types of the arrays. A row of the file's table contains the index of the type in this
+tuple, as defined in `tilewright_cpu.h`."""
 MOST_AXES = 8
-"""Largest number of axes of an array."""
+"""Maximum number of dimensions of an array."""
 _HEAD = np.dtype([("magic", "S8"), ("version", "<u4"), ("arrays", "<u4")])
 _ROW = np.dtype([("dtype", "<u4"), ("axes", "<u4"), ("shape", "<i8", MOST_AXES), ("at", "<u8")])
 

@@ -21,8 +21,9 @@ from tilewright.networks.compiled.loaded_library import MAIN
 from tilewright.networks.compiled.weights_file import DTYPES, MOST_AXES
 
 LEAST_BYTES = 1 << 16
-"""Size in bytes from which an array is moved out. TVM checks each of them at every inference, which
-a small network would notice (`python -m benchmarks.cpu.networks --networks digits_cnn,dlrm_1`)."""
+"""Minimum size in bytes of an array that is moved out of the library. TVM checks each such array at
+every inference, which would slow down a small network noticeably (`python -m
+benchmarks.cpu.networks --networks digits_cnn,dlrm_1`)."""
 
 
 def taking_out(weights: list[Array]) -> Pass:

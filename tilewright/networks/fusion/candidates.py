@@ -14,12 +14,13 @@ Kind = Literal["activation", "pool", "shortcut", "average", "siblings"]
 """Kinds of fusion choices.
 
 - `activation`: fuse a ReLU or clip into the layer before it.
-- `pool`: fuse a max-pool with the accumulators of the convolution before it.
-- `shortcut`: fuse the 1×1 convolution of a residual block's shortcut with the accumulators of the
-  block's last convolution, to which its result is added.
-- `average`: fuse a global average pool with the convolution before it.
-- `siblings`: merge a layer with other layers that read the same tensor ("siblings"). The merged
-  layer writes the channels of all of them. At least two siblings have to be chosen."""
+- `pool`: fuse a max-pool into the convolution before it, where it works on the accumulators.
+- `shortcut`: fuse the 1×1 convolution on the shortcut of a residual block into the last convolution
+  of the block. Both convolutions then add to the same accumulators.
+- `average`: fuse a global average pool into the convolution before it.
+- `siblings`: merge layers that read the same tensor ("siblings"). The merged layer writes the
+  channels of all of them. At least two siblings have to be chosen.
+"""
 
 
 @dataclass(frozen=True)

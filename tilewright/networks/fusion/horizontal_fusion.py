@@ -21,7 +21,8 @@ from tilewright.targets.layer import ChannelSlice, Layer, Value, channel_axis
 from tilewright.targets.workload import Workload
 
 MOST = 5
-"""Largest number of layers that are merged. Every order of every subset of them is checked."""
+"""Maximum number of layers that are merged. The number is small because every order of every subset
+of the layers is checked."""
 Array = NDArray[np.generic]
 Stacked = Callable[..., Array]
 _Key = tuple[str, Workload, tuple[EpilogueOp, ...]]

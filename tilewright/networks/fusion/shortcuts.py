@@ -28,7 +28,8 @@ from tilewright.targets.patterns.shortcut import Shortcut
 from tilewright.targets.workload import Workload
 
 _ADDED = {"bias", "offset"}
-"""Operations that may come before or after adding a residual without changing the result."""
+"""Epilogue steps that can be exchanged with the addition of a residual without changing the
+result."""
 
 
 def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:

@@ -28,11 +28,12 @@ from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.layer import Layer, channel_axis, to_int8
 
 MARGIN = 2.0
-"""Ratio of the representable range to the largest sum of products in the samples."""
+"""Safety factor: ratio of the range that the int8 result of a first pass can represent to the
+largest sum that occurs on the samples."""
 SAMPLES = 2
-"""Number of samples that are used."""
+"""Maximum number of samples that are used."""
 FINE = ".fine"
-"""Suffix of the names of first passes."""
+"""Suffix of the name of a layer that is a first pass."""
 
 Array = NDArray[Any]
 

@@ -19,7 +19,7 @@ from tilewright.networks.relax.execute import first_uncompilable, uncompilable_v
 from tilewright.networks.relax.failures import plain_message
 
 SHOWN = 4
-"""Maximum number of operators that a message names."""
+"""Maximum number of operators that an error message names."""
 
 
 def write(graph: IntegerGraph, path: Path) -> None:

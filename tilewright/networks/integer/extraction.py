@@ -33,7 +33,8 @@ from tilewright.targets.layer import ChannelSlice, Layer, Value
 from tilewright.targets.workload import Workload
 
 AS_ASKED = "it is kept in floating point, as requested"
-"""Reason shown for an operator that the user keeps in float."""
+"""Reason that is shown for an operator that stays in floating point because the user requested
+it."""
 
 
 def integer_graph(

@@ -36,7 +36,8 @@ class CpuIsland:
 
 
 Step = Layer | CpuIsland
-"""One step of a network: an accelerator layer or a CPU island."""
+"""Step of a network: a layer on the accelerator, or a CPU island, which is a group of operators on
+the CPU."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,12 +58,15 @@ from tilewright.targets.layer import Layer, Scale, Value
 from tilewright.targets.workload import Workload
 
 UnfoldRule = Callable[[Workload], Unfold | None]
-"""Chooses how the data of a convolution are unfolded (im2col); returns None for no unfolding."""
+"""Function that chooses how the data of a convolution are unfolded (im2col). It returns None if
+they are not unfolded."""
 WIDEST_SUM = 128
-"""Largest number of channels for which an addition of two tensors becomes one convolution that
-reads both. The number of its multiplications grows with the square of the channels. The alternative
-is to multiply each tensor by a 7-bit weight, whose result is off by one or two quantisation
-steps."""
+"""Maximum number of channels for which the addition of two tensors is computed as one convolution
+over the channels of both tensors.
+
+The number of multiplications of this convolution grows with the square of the channels. With more
+channels, each tensor is instead multiplied by an int8 factor. The result of that addition is off by
+one or two quantisation steps."""
 
 
 class Layers:

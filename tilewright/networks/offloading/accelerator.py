@@ -29,7 +29,7 @@ from tilewright.targets.workload import Workload
 
 MAX_WASTE = 1.0  # no limit: a layer is offloaded even if almost all of its block is padding
 SAMPLED = 1 << 16
-"""Maximum number of schedules per workload whose latency is estimated."""
+"""Maximum number of schedules per workload for which the latency is estimated."""
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from tilewright.targets.patterns.shortcut import Shortcut
 from tilewright.targets.workload import Workload
 
 Cost = Callable[[Workload, Unfold | None], float]
-"""Returns the cost of a layer in a given form, padded to whole blocks; infinite if it cannot run.
-"""
+"""Function that returns the cost of a layer whose channels are padded to whole blocks. Its
+arguments are the workload and how its data are unfolded (im2col), if at all. The cost is infinite
+if the accelerator cannot run the layer."""
 
 
 def pad_to_blocks(workload: Workload, blocks: Blocks) -> Workload:

@@ -38,10 +38,15 @@ SECONDS: Mapping[Kind, float] = {
     "pack": 0.61e-9,
     "unfold": 1.3e-9,
 }
-"""Seconds per unit on the machine that was measured. A unit is a multiply-accumulate of a
-convolution or product (`vector` for one row, `matrix` for several rows), an element that a pooling
-window reads (`window`), a byte that is packed into blocks (`pack`) or unfolded and packed
-(`unfold`), and otherwise an element."""
+"""Time in seconds per unit of work, by the kind of operator, on one core of the measured machine.
+
+- `conv2d`, `depthwise`, `vector`, `matrix`: the unit is one multiply-accumulate. `vector` is a
+  matrix product with one row, `matrix` one with several rows.
+- `window`: the unit is one element that a pooling window reads.
+- `pack`, `unfold`: the unit is one byte that is packed into channel blocks, or unfolded (im2col)
+  and packed.
+- all other kinds: the unit is one element.
+"""
 
 _OPERATORS: Mapping[Kind, tuple[str, ...]] = {
     "window": (
@@ -66,13 +71,14 @@ _OPERATORS: Mapping[Kind, tuple[str, ...]] = {
 }  # fmt: skip
 
 KINDS = {operator: kind for kind, operators in _OPERATORS.items() for operator in operators}
-"""Kind of each operator. Other operators are elementwise, except for products."""
+"""Kind of each operator type. Operators that are neither listed nor products are `elementwise`."""
 
 FREE = frozenset({
     "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Shape", "Constant",
     "view", "reshape", "flatten", "dropout", "unsqueeze", "squeeze",
 })  # fmt: skip
-"""Operators that take no time, because they only reinterpret the shape of a tensor."""
+"""Operators that take no time, because their result is the input tensor with another shape, or is
+known in advance."""
 
 
 def operator_seconds(op_type: str, macs: int, elements: int, rows: int = 2) -> float:

@@ -31,7 +31,8 @@ from tilewright.targets.capabilities import Blocks
 from tilewright.targets.workload import Workload
 
 WHOLE = 1.05
-"""Offload the whole network if its time is at most this factor longer than with a split."""
+"""Factor by which the time of the whole network on the accelerator may exceed the time with some
+layers on the CPU. Up to this factor, the whole network is offloaded."""
 
 
 def decide_offloading(examined: Examined, accelerator: Accelerator) -> list[OffloadDecision]:

@@ -101,7 +101,8 @@ def _tuned_form(workload: Workload, accelerator: Accelerator) -> Workload:
 
 
 PoolRule = Callable[[Workload, Workload], Workload | None]
-"""Returns the fused workload of a convolution and a max-pooling, or None."""
+"""Function that fuses the workload of a convolution with the workload of the max-pool after it. It
+returns None if they are not fused."""
 
 
 def with_pools(

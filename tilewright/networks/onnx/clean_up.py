@@ -45,10 +45,10 @@ def _additions(normal: NormalGraph, node: onnx.NodeProto) -> list[onnx.NodeProto
 
 
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-"""Floating-point element types."""
+"""Floating-point element types of ONNX."""
 MAX_EXPONENT = 16
-"""Largest exponent that is expanded into multiplications. Larger powers of most integers exceed 64
-bits. Repeated squaring needs at most six multiplications for it."""
+"""Largest exponent of an integer power that is replaced by multiplications. Repeated squaring needs
+at most six multiplications for it. Larger powers of most integers would exceed 64 bits."""
 
 
 def simplify_powers(normal: NormalGraph) -> None:
@@ -140,10 +140,11 @@ SCALARS: Mapping[str, tuple[int, ...]] = {
     "QuantizeLinear": (1, 2), "Range": (0, 1, 2), "SequenceAt": (1,), "SequenceErase": (1,),
     "SequenceInsert": (2,), "Trilu": (1,),
 }  # fmt: skip
-"""Indices of the inputs that the ONNX standard defines as scalars. For quantisation operators, they
-are scales and zero points that apply to the whole tensor."""
+"""Indices of the inputs that are scalars according to the ONNX standard, by operator. For
+quantisation operators, they are the scale and the zero point of a whole tensor."""
 BLOCKED = "block_size"
-"""Attribute of blockwise quantisation, whose scales have the rank of the data."""
+"""Attribute of quantisation operators with one scale per block of elements. The scales then have as
+many dimensions as the data."""
 
 
 def make_scalars(normal: NormalGraph) -> None:
@@ -210,10 +211,10 @@ def drop_empty_parts(normal: NormalGraph) -> None:
 
 
 OPTIONAL = defs.OpSchema.FormalParameterOption.Optional
-"""Marks an optional output in an ONNX schema."""
+"""Value with which an ONNX schema marks an output as optional."""
 COUNTED = ("BatchNormalization",)
-"""Operators whose meaning depends on the number of outputs: BatchNormalization with more than one
-output is in training mode."""
+"""Operators whose meaning depends on the number of their outputs. A BatchNormalization with more
+than one output is in training mode."""
 
 
 def drop_unread_outputs(normal: NormalGraph) -> None:

@@ -25,9 +25,9 @@ from tilewright.networks.errors import ModelFileError
 
 MAX_FILE_BYTES = 2**31 - 1  # protobuf's own limit
 MAX_TENSOR_ELEMENTS = 2**30
-"""Largest number of elements of a tensor that is accepted."""
+"""Maximum number of elements of a tensor in a model file."""
 MAX_NODES = 100_000
-"""Largest number of operators of a model that is accepted."""
+"""Maximum number of operators in a model file."""
 SMALL_TENSOR_BYTES = 64 * 1024  # external tensors up to this size are read with the model
 
 
@@ -324,8 +324,8 @@ COMPUTABLE = frozenset(
         TensorProto.BOOL,
     }
 )  # fmt: skip
-"""Element types that compiled code computes as the standard defines and that have whole bytes.
-Text, sub-byte types and 8-bit floats are not included."""
+"""Element types with which compiled code follows the ONNX standard. Text, types of less than one
+byte and 8-bit floats are not included."""
 
 
 # indices of the inputs that are weights and biases, by operator

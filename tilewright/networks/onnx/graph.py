@@ -13,10 +13,10 @@ from tilewright.networks.errors import ModelFileError
 from tilewright.networks.onnx.files import MAX_TENSOR_ELEMENTS
 
 Shape = tuple[int, ...]
-"""Sizes of a tensor's dimensions in elements."""
+"""Sizes of a tensor's dimensions, in elements."""
 
 STANDARD_DOMAINS = ("", "ai.onnx")
-"""Domains of the operators of the ONNX standard."""
+"""Names of the operator domain of the ONNX standard."""
 
 
 @dataclass(frozen=True)

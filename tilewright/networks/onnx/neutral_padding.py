@@ -43,23 +43,24 @@ ELEMENTWISE = frozenset((
     "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Tan",
     "Tanh", "ThresholdedRelu", "Where", "Xor",
 ))  # fmt: skip
-"""Operators that compute each output element from the elements at the same position."""
+"""Operators that compute each output element only from the input elements at the same position."""
 MOVES = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze"))
-"""Operators that only change the shape."""
+"""Operators that change only the shape of a tensor."""
 REDUCTIONS = frozenset((
     "ArgMax", "ArgMin", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax",
     "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
 ))  # fmt: skip
-"""Operators that reduce axes."""
+"""Operators that reduce a tensor along some axes."""
 POOLS = frozenset((
     "AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "InstanceNormalization",
     "LpPool", "MaxPool", "Resize",
 ))  # fmt: skip
 """Operators that combine elements along all axes from the third one on."""
 ALONG_ONE = frozenset(("Concat", "Hardmax", "LogSoftmax", "LpNormalization", "Softmax", "Split"))
-"""Operators that combine elements along the axis in their attribute `axis`."""
+"""Operators that combine elements along the axis that their attribute `axis` states."""
 FROM_AXIS = frozenset(("LayerNormalization", "RMSNormalization"))
-"""Operators that combine elements along all axes from their attribute `axis` on."""
+"""Operators that combine elements along the axis that their attribute `axis` states and along all
+axes after it."""
 
 
 class _NotProved(Exception):
@@ -231,7 +232,8 @@ class _Proof:
 
 
 Rule = Callable[[_Proof, onnx.NodeProto], None]
-"""Checks one operator, and raises `_NotProved` if its results may lack a correct prefix."""
+"""Function that checks one operator. It raises `_NotProved` if a result of the operator may lack a
+correct prefix (see the documentation of this module)."""
 
 
 def _form(node: onnx.NodeProto) -> tuple[object, ...]:
@@ -472,5 +474,5 @@ RULES: Mapping[str, Rule] = {
     "Tile": _check_tile,
     "Transpose": _check_transpose,
 }
-"""The rule for each operator type. A rule checks that the results have a correct prefix, given that
+"""Rules by operator type. A rule checks that the results of an operator have a correct prefix if
 the inputs have one."""

@@ -52,7 +52,7 @@ HALF_NOTE = (
     "the model uses half precision and is converted to float32; its inputs are float32, "
     "too, and so are its outputs if an accelerator is used"
 )
-"""Remark for the user of a model in half precision."""
+"""Note that is shown to the user of a model in half precision."""
 MIN_IR_VERSION = 4  # before it, initializers had to be listed among the inputs
 
 

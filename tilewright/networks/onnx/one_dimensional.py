@@ -21,7 +21,8 @@ WINDOWED: Mapping[str, int | None] = {
     "Conv": 1, "ConvTranspose": 1, "ConvInteger": 1, "QLinearConv": 3, "MaxPool": None,
     "AveragePool": None,
 }  # fmt: skip
-"""Operators that are rewritten as operators on images, with the index of their weights."""
+"""Operators with a sliding window that are rewritten for images. The value is the index of the
+input with the weights, or None for an operator without weights."""
 PER_ELEMENT = frozenset((
     "Abs", "BatchNormalization", "Cast", "Ceil", "Celu", "Clip", "DequantizeLinear", "Dropout",
     "Elu", "Erf", "Exp", "Floor", "Gelu", "GlobalAveragePool", "GlobalMaxPool", "HardSigmoid",
@@ -32,11 +33,11 @@ PER_ELEMENT = frozenset((
 """Operators that treat their first input as a tensor with channels, whatever its rank is. Their
 other inputs are scalars or have one value per channel."""
 BROADCAST = frozenset(("Add", "Div", "Max", "Mean", "Min", "Mul", "PRelu", "Pow", "Sub", "Sum"))
-"""Elementwise operators whose inputs are broadcast."""
+"""Elementwise operators that broadcast their inputs."""
 REDUCTIONS = frozenset(("ReduceMean", "ReduceMax", "ReduceSum", "ReduceMin"))
-"""Reductions that are rewritten."""
+"""Reduction operators that are rewritten for images."""
 HEIGHT = 2
-"""Index of the new dimension."""
+"""Index of the dimension of size 1 that is inserted to make a one-dimensional signal an image."""
 
 
 def as_images(normal: NormalGraph) -> None:
@@ -321,12 +322,16 @@ def read_names(node: onnx.NodeProto) -> list[str]:
 
 
 LEAST_TAPS = 64
-"""Smallest kernel length for which a convolution becomes a matrix product of frames."""
+"""Minimum kernel length of a convolution that is rewritten as a matrix product of the signal's
+frames. A frame is the part of the signal that one output element reads."""
 MOST_SLICES = 8
-"""Largest ratio of kernel length to stride for which this is done. With a larger ratio, the frames
-would need many times the memory of the signal."""
+"""Maximum ratio of kernel length to stride of a convolution that is rewritten as a matrix product
+of frames. With a larger ratio, the overlapping frames would take many times as much memory as the
+signal."""
 LEAST_CHANNELS = 16
-"""Smallest number of output channels for which this is done. Each of them reads a frame once."""
+"""Minimum number of output channels of a convolution that is rewritten as a matrix product of
+frames. Each output channel reads a frame once, so with fewer channels the frames would hardly be
+reused."""
 
 
 def as_frame_products(normal: NormalGraph) -> None:

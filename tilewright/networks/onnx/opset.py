@@ -25,18 +25,19 @@ from tilewright.networks.onnx.files import is_stub, without_weights
 from tilewright.networks.onnx.graph import STANDARD_DOMAINS, Shape, static_shape
 
 OPSET = 17
-"""Opset that models are converted to."""
+"""Opset to which models are converted."""
 OLDEST_OPSET = 7
-"""Oldest opset that is converted. Before it, broadcasting was controlled by an attribute instead of
-the shapes of the operands."""
+"""Oldest opset from which models are converted. In older opsets, an attribute controlled
+broadcasting, not the shapes of the operands."""
 IR_VERSION = 8
-"""IR version that belongs to opset 17. Before version 4, constants had to be listed as inputs."""
+"""Version of the ONNX file format that belongs to opset 17. Before version 4, a model had to list
+its constants among its inputs."""
 SIMPLIFIED = "SimplifiedLayerNormalization"
-"""Root-mean-square normalisation of onnxruntime."""
+"""Name of onnxruntime's operator for root-mean-square normalisation."""
 RUNTIME_NORMS = ("LayerNormalization", SIMPLIFIED)
-"""Operators that onnxruntime provides in the standard's domain for every opset."""
+"""Operators that onnxruntime accepts in the standard domain with every opset."""
 AXES_AS_INPUT = 18
-"""First opset in which ReduceMean reads its axes from an input."""
+"""First opset in which the axes of ReduceMean are an input instead of an attribute."""
 
 
 class _NotRaisedError(Exception):
@@ -383,7 +384,7 @@ class _Raiser:
 
 
 NEVER = 10**6
-"""Larger than every opset. It marks operators that no opset contains."""
+"""Number that is larger than every opset. It stands for "in no opset"."""
 CONVERSIONS: Mapping[str, tuple[int, Callable[[_Raiser, onnx.NodeProto], None]]] = {
     "BatchNormalization": (14, _Raiser.batch_norm),
     "Clip": (11, _Raiser.clip),
@@ -405,8 +406,9 @@ CONVERSIONS: Mapping[str, tuple[int, Callable[[_Raiser, onnx.NodeProto], None]]]
     "Unsqueeze": (13, _Raiser.axes),
     "Upsample": (OPSET, _Raiser.upsample),
 }
-"""Conversion of each operator type: the first opset that has the form of opset 17, and the
-conversion for older opsets."""
+"""Conversions to opset 17, by operator type. Each entry consists of the first opset in which the
+operator has the same form as in opset 17, and the function that converts the operator from older
+opsets."""
 
 
 def _has_schema(op_type: str, version: int) -> bool:

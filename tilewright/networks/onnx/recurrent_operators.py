@@ -22,16 +22,19 @@ from tilewright.networks.onnx.graph import STANDARD_DOMAINS, Absorbed, NormalGra
 from tilewright.networks.onnx.opset import opset_of
 
 MAX_STEPS = 512
-"""Of all directions: a step is a dozen operators, each of which is imported and compiled."""
+"""Maximum number of steps of all directions of an operator that is unrolled. Each step becomes
+about a dozen operators, which have to be imported and compiled."""
 
 GATES: Mapping[str, int] = {"LSTM": 4, "GRU": 3, "RNN": 1}
 ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
     "LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",),
 }  # fmt: skip
 KNOWN = ("Sigmoid", "Tanh", "Relu")
-"""Activations without parameters, which are operators of their own."""
+"""Supported activation functions. They have no parameters, and ONNX has an operator for each of
+them."""
 LENGTHS, INITIAL_H, INITIAL_C, PEEPHOLES = 4, 5, 6, 7
-"""The places of optional inputs."""
+"""Indices of the optional inputs: sequence lengths, initial hidden state, initial cell state, and
+peephole weights."""
 
 
 def obstacle(
@@ -320,7 +323,9 @@ class Direction:
 
 
 Step = Callable[[RecurrentWriter, Direction, int, str, str], tuple[str, str]]
-"""Writes step t behind a state and a cell, each (batch, hidden), "" where it is zero; the next."""
+"""Function that appends the operators of one step to the graph. Its arguments are the writer, the
+direction, the index of the step, and the names of the previous state and cell, both of shape
+(batch, hidden); "" stands for zeros. It returns the names of the new state and cell."""
 
 
 def _sums(w: RecurrentWriter, d: Direction, t: int, state: str) -> str:
@@ -431,7 +436,8 @@ STEPS: Mapping[str, Step] = {"LSTM": lstm, "GRU": gru, "RNN": rnn}
 
 
 OLDEST_OPSET = 13
-"""The opset that the operators of a step are written in; nearly all models are raised to it."""
+"""Oldest opset of a graph whose recurrent operators are unrolled. The operators of a step are
+written in the form of this opset. Nearly all models are converted to a newer opset beforehand."""
 
 
 def unroll_recurrent(normal: NormalGraph) -> None:

@@ -13,7 +13,7 @@ from tilewright.networks.onnx.recurrent_operators import GATES, steps_first
 from tilewright.networks.onnx.same_padding import has_dilated_same, make_dilated_same_explicit
 
 INTEGER_PRODUCTS = ("MatMulInteger", "ConvInteger")
-"""Products of integers, whose weights are converted to uint8."""
+"""Operators that multiply integers. Their int8 weights are converted to uint8."""
 
 
 def reference_model(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -63,9 +63,9 @@ def _as_uint8(graph: onnx.GraphProto) -> None:
 
 
 HALVES = (int(TensorProto.FLOAT16), int(TensorProto.BFLOAT16))
-"""Half-precision element types."""
+"""Half-precision element types of ONNX."""
 TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "stash_type")
-"""Attributes that state an element type."""
+"""Names of attributes whose value is an element type."""
 
 
 def is_half(model: onnx.ModelProto) -> bool:

@@ -16,11 +16,12 @@ from tilewright.networks.onnx.files import without_weights
 from tilewright.networks.onnx.graph import Shape, static_shape
 
 WINDOWED = frozenset(("Conv", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool", "LpPool"))
-"""Operators whose `auto_pad` depends on the size of their input."""
+"""Operators with a sliding window that have the attribute `auto_pad`. Its effect depends on the
+size of the input."""
 WEIGHTS: Mapping[str, int] = {"QLinearConv": 3}
-"""Index of the weights for operators where it is not 1."""
+"""Index of the input with the weights, for operators whose index is not 1."""
 SAME = (b"SAME_UPPER", b"SAME_LOWER")
-"""Values of `auto_pad` that keep the size."""
+"""Values of `auto_pad` with which a window of stride 1 keeps the size of the image."""
 
 
 def has_dilated_same(model: onnx.ModelProto) -> bool:

@@ -29,24 +29,28 @@ from tilewright.networks.onnx.graph import STANDARD_DOMAINS, Shape, static_shape
 reference = lazy_module("onnx.reference")
 
 COMPUTED_SHARE = 1 / 4
-"""Fraction of the machine's memory that results needed at the same time may take. A build holds
-them up to three times: in the network's own run, in the reference's, and in the check."""
+"""Maximum fraction of the machine's memory for results that are needed at the same time. A build
+holds such results up to three times: when it runs the network, when it runs the reference, and when
+it compares the two."""
 CONSTANT_SHARE = 1 / 16
-"""Fraction of the machine's memory that results may take that depend on no input. These results are
-folded, which needs several copies, and stored in the artifact."""
+"""Maximum fraction of the machine's memory for results that do not depend on an input. They are
+computed at build time, which needs several copies, and are stored in the artifact."""
 MOST_GROWTH = 8
-"""Constant results may in any case be this many times as large as the model's own tensors, because
-quantised weights become float32 and are copied into another layout or type."""
+"""Factor by which results that do not depend on an input may always exceed the model's own tensors
+in total size. They may be larger because quantised weights become float32 and are copied to other
+layouts or types."""
 SMALL_ELEMENTS = 4096
-"""Largest number of elements of a tensor that is evaluated here. Larger tensors are not shape
-arithmetic."""
+"""Maximum number of elements of a tensor whose values are computed here. Larger tensors do not
+belong to shape arithmetic."""
 MOST_FOLLOWED = 1 << 16
-"""Largest number of elements of a vector whose values ONNX's shape inference may track."""
+"""Maximum length of a model's vectors up to which ONNX's shape inference is asked to track values.
+For each unknown element of a vector, it stores a message."""
 _UNBOUNDED = frozenset(
     ("Einsum", "Loop", "Scan", "If", "SequenceMap", "RegexFullMatch", "RandomNormal",
      "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
 )  # fmt: skip
-"""Operators that may take any amount of time on small tensors, or that return random results."""
+"""Operators that are not evaluated here, because they may take very long even on small tensors, or
+because their results are random."""
 _CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 
 

@@ -39,9 +39,9 @@ KINDS = {
     "sequence_type": "a sequence", "optional_type": "optional", "map_type": "a map",
     "sparse_tensor_type": "sparse",
 }  # fmt: skip
-"""Names of ONNX types that are not tensors, for messages."""
+"""Descriptions for error messages of the ONNX types that are not dense tensors."""
 REGION_ONLY = ("sequence_type", "optional_type")
-"""Types of inputs that onnxruntime accepts but compiled code does not."""
+"""Types of inputs that onnxruntime supports but compiled code does not."""
 FOLD_ELEMENTS = 4096  # larger constants do not belong to shape arithmetic
 SHAPE_ARITHMETIC = frozenset(
     (
@@ -50,7 +50,7 @@ SHAPE_ARITHMETIC = frozenset(
         "Equal", "Where", "Split", "ConstantOfShape",
     )
 )  # fmt: skip
-"""Operators that exporters use to compute shapes."""
+"""Operators with which exporters of models compute shapes."""
 
 
 def fix_inputs(normal: NormalGraph, input_shapes: Mapping[str, Sequence[int]]) -> None:
@@ -285,7 +285,7 @@ def _element_type(text: str) -> int:
 
 
 MOST_COMBINATIONS = 16
-"""Largest number of size combinations, each of which is compiled."""
+"""Maximum number of combinations of sizes. The model is compiled for each combination."""
 
 
 @dataclass(frozen=True)

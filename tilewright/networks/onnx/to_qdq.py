@@ -44,13 +44,15 @@ PLAIN: Mapping[str, tuple[str, int]] = {
     "QLinearSigmoid": ("Sigmoid", 1),
     "QLinearLeakyRelu": ("LeakyRelu", 1),
 }
-"""Float operator and number of data operands of each QLinear operator. Its inputs are (x, scale,
-zero point) per operand, then the scale and zero point of the output."""
+"""Float operator and number of data operands that correspond to a QLinear operator, by its type.
+The inputs of a QLinear operator are (x, scale, zero point) for each data operand, followed by the
+scale and the zero point of the output."""
 OWN_ATTRIBUTES = frozenset(("channels_last", "opset"))
-"""Attributes of QLinear operators that the corresponding float operators do not have."""
+"""Attributes that QLinear operators have in addition to those of the corresponding float
+operators."""
 ONE_AXIS = 13
-"""First opset in which Softmax normalises over one axis. Before, it normalised over all axes from
-that one on."""
+"""First opset in which Softmax normalises over a single axis. In older opsets, it normalises over
+this axis and all axes after it."""
 
 
 def to_qdq(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -269,13 +271,13 @@ class _Rewriter:
 
 
 QUANTISES = "DynamicQuantizeLinear"
-"""Operator that quantises a tensor at run time."""
+"""Operator that determines the scale of a tensor at run time and quantises the tensor."""
 REAL = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
-"""Float operator that corresponds to each integer operator."""
+"""Float operator that corresponds to an integer operator, by type."""
 CHANNEL_AXIS = {"MatMulInteger": 1, "ConvInteger": 0}
-"""Axis of the output channels in the weights."""
+"""Axis of the weights that corresponds to the output channels, by operator type."""
 AXIS_OPSET = 13
-"""First opset in which DequantizeLinear accepts a scale per channel."""
+"""First opset in which DequantizeLinear accepts one scale per channel."""
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,11 @@ from tilewright.networks.onnx.graph import STANDARD_DOMAINS, NormalGraph, Shape
 from tilewright.networks.onnx.static_shapes import infer_shapes
 
 AXES = 2
-"""Number of spatial axes."""
+"""Number of spatial axes of an image."""
 WASTED = 1.1
-"""Largest ratio of multiply-adds for which one convolution is preferred to one per kind of
-pixel."""
+"""Maximum ratio of multiply-adds at which a single convolution for all output pixels is preferred
+to one convolution per kind of pixel. Pixels are of the same kind if their first kernel position
+reads the same input element."""
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from tilewright.networks.onnx.one_dimensional import BROADCAST, PER_ELEMENT, rea
 from tilewright.networks.onnx.static_shapes import infer_shapes
 
 VOLUME = 5
-"""Rank of a tensor of volumes."""
+"""Number of dimensions of a tensor of volumes, which has the shape (n, c, d, h, w)."""
 DEPTH_FIRST = (0, 2, 1, 3, 4)
-"""Permutation that swaps channels and depth."""
+"""Permutation of the axes that exchanges channels and depth."""
 Indices = NDArray[np.int64]
 Numbers = NDArray[Any]
 
@@ -165,9 +165,9 @@ class Frames:
 
 
 PER_PIXEL = PER_ELEMENT - {"GlobalAveragePool", "GlobalMaxPool", "InstanceNormalization"}
-"""Operators that do not combine frames."""
+"""Operators that compute each frame of a volume separately."""
 OF_KERNEL = frozenset(("kernel_shape", "strides", "dilations", "output_padding"))
-"""Attributes with one value per spatial dimension."""
+"""Attributes that have one value per spatial dimension."""
 
 
 def as_frames(normal: NormalGraph) -> None:

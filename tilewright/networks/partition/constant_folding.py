@@ -20,11 +20,11 @@ RANDOM = frozenset((
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
     "RandomUniformLike",
 ))  # fmt: skip
-"""Operators with random results, which are not folded."""
+"""Operators with random results. They are not folded."""
 MOST_ELEMENTS = 1 << 26
-"""Largest number of elements of a constant that is computed while a model is read."""
+"""Maximum number of elements of a constant that folding may create."""
 FOLDED = "computed in advance by onnxruntime, from constants only"
-"""Reason that is recorded for an operator that was folded."""
+"""Reason that is shown for an operator that was folded."""
 
 
 def fold_constants(normal: NormalGraph, reasons: Mapping[str, str]) -> bool:

@@ -28,7 +28,7 @@ NO_ARRAYS = frozenset(
     for name, number in TensorProto.DataType.items()
     if name.startswith(("FLOAT8", "FLOAT4", "INT4", "UINT4", "INT2", "UINT2"))
 )
-"""Element types that inputs and outputs cannot have, because numpy does not have them."""
+"""ONNX element types that inputs and outputs cannot have, because NumPy does not support them."""
 
 
 def check_known(name: str, weightless: onnx.ModelProto) -> bool:

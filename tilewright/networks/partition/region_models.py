@@ -29,11 +29,13 @@ from tilewright.networks.partition.regions import Cause, Region
 from tilewright.networks.sample_values import TEXT, seeded_inputs
 
 DOMAIN, REGION = "tilewright", "Region"
-"""Domain and type of the operator that represents a region in the compiled part."""
+"""Domain and type of an operator that stands for a region in the graph of the compiled part. A
+region is a group of operators that onnxruntime runs."""
 REGION_NAME = "region{}"
-"""Name of that operator in the graph."""
+"""Format of the name of the operator that stands for a region. It contains the number of the
+region."""
 NUMBER = "number"
-"""Attribute of that operator with the number of the region."""
+"""Attribute with the number of the region, of the operator that stands for the region."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,8 @@ onnxruntime, tvm_ffi = lazy_module("onnxruntime"), lazy_module("tvm_ffi")
 
 Array = NDArray[Any]
 FUNCTION = "tilewright.region{}"
-"""Name of the function that compiled code calls for a region, with the region's number."""
+"""Format of the name of the function that compiled code calls to run a region. It contains the
+number of the region."""
 _registering = threading.Lock()
 
 

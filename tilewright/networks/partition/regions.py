@@ -18,9 +18,10 @@ from tilewright.networks.onnx.files import COMPUTABLE, node_reads
 from tilewright.networks.onnx.graph import NormalGraph, Shape, data_inputs
 
 NOTHING = "no operator of the network has a kernel"
-"""Reason shown if no operator of the network has a kernel."""
+"""Reason that is shown if no operator of the network has a kernel."""
 LAST = -1
-"""Level of operators whose results no compiled operator needs. They run after all compiled code."""
+"""Level of operators on whose results no compiled operator depends. They run after all compiled
+code."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from tilewright.networks.onnx.graph import STANDARD_DOMAINS, NormalGraph, Shape,
 from tilewright.networks.onnx.recurrent_operators import GATES, obstacle
 
 TABLE = "supported_forms.json"
-"""File name of the table."""
+"""File name of the table of supported forms."""
 
 CONSTANTS: Mapping[str, tuple[int, ...]] = {
     "AffineGrid": (1,), "BatchNormalization": (1, 2, 3, 4), "Clip": (1, 2), "Conv": (1, 2),
@@ -41,12 +41,13 @@ CONSTANTS: Mapping[str, tuple[int, ...]] = {
         "L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare",
     )},
 }  # fmt: skip
-"""Indices of the inputs that are converted differently if they are constant."""
+"""Indices of the inputs for which TVM's importer distinguishes constants from computed tensors, by
+operator type."""
 STORED = frozenset((
     "Cast", "DequantizeLinear", "QuantizeLinear", "Reshape", "Squeeze", "Transpose", "Unsqueeze",
 ))  # fmt: skip
-"""Operators whose results are constant if their inputs are. The importer reads weights through
-them."""
+"""Operators whose results count as constants if all their inputs are constants. The importer reads
+weights through these operators."""
 MODES = frozenset((
     "align_corners", "allowzero", "antialias", "batch_dims", "ceil_mode", "center_point_box",
     "centered", "channels_last", "count_include_pad", "detect_negative", "detect_positive",
@@ -55,15 +56,17 @@ MODES = frozenset((
     "select_last_index", "sorted", "storage_order", "training_mode", "transA", "transB",
     "transBatchA", "transBatchB", "unidirectional", "upper",
 ))  # fmt: skip
-"""Integer attributes whose value selects what is computed. For other attributes, a form only states
-whether they are present, since their values are sizes, positions and numbers."""
+"""Integer attributes that select what an operator computes. The form of an operator includes their
+values. All other integer attributes are sizes, positions and similar numbers. For them, the form
+states only that the attribute is present and whether it is negative."""
 WEIGHTED = frozenset(("Conv", "ConvInteger", "ConvTranspose", "QLinearConv"))
-"""Operators whose `kernel_shape` repeats part of the shape of their weights."""
+"""Operators whose attribute `kernel_shape` repeats sizes of their weights. The attribute is
+therefore not part of their form."""
 NO_AXES = "noop_with_empty_axes=1"
-"""Part of the form of a reduction that does nothing without axes. It is left out if axes are
-given."""
+"""Text in the form of a reduction that does nothing if it has no axes. The text is removed if the
+reduction has axes."""
 ELEMENT_TYPES = frozenset(("to", "dtype", "output_dtype"))
-"""Attributes that state an element type."""
+"""Attributes whose value is an element type."""
 
 
 @dataclass(frozen=True, order=True)
@@ -225,7 +228,8 @@ def _attribute(attribute: AttributeProto) -> str | None:
 
 
 Row = tuple[str, int, str, str, tuple[str, ...]]
-"""Operator, version, attributes, outputs, and inputs with "?" for their ranks."""
+"""Row of the table: operator, version, attributes, outputs, and the inputs with "?" in place of
+their ranks."""
 
 
 class FormTable:

@@ -37,20 +37,22 @@ onnxruntime = lazy_module("onnxruntime")
 calibrate = lazy_module("onnxruntime.quantization.calibrate")
 
 Method = Literal["minmax", "entropy", "percentile"]
-"""Method that determines the range of an activation; see `QuantiseOptions`."""
+"""Method by which the range of an activation is determined; see `QuantiseOptions`."""
 
 ENTROPY_BINS = 256
-"""Histogram bins of the entropy method. onnxruntime's default of 128 bins equals its number of
-quantisation levels, which leaves nothing to choose."""
+"""Number of histogram bins for the entropy method. onnxruntime's default of 128 bins equals its
+number of quantisation levels, so that there would be nothing to choose."""
 WATCHED_ELEMENTS = 65_536
-"""Largest number of values per tensor and sample on which the squared error is evaluated."""
+"""Maximum number of values per tensor and sample for which the squared error is computed."""
 TRIES = 3
-"""Number of exponents that are compared: the one that covers the range, and smaller ones."""
+"""Number of exponents that are compared: the smallest exponent that clips no value, and the next
+smaller exponents."""
 KEPT_BYTES = 1 << 28
-"""Memory in bytes for values from the first run of a model, so that it need not run again."""
+"""Maximum size in bytes of the values that are kept from the first run of a model. The model does
+not have to run again on samples whose values were kept."""
 
 Watched = Mapping[str, NDArray[Any]]
-"""Some values of each tensor in one sample, each of shape (n,)."""
+"""Selected values of each tensor in one sample, shape (n,), by tensor name."""
 
 
 @dataclass(frozen=True)
@@ -255,12 +257,12 @@ def _reader(feed: Feed) -> Any:
 
 
 SHARE = 0.01
-"""Fraction of all values that belong to the tail, limited to `FEWEST_IN_TAIL` … `MOST_IN_TAIL`
-values."""
+"""Fraction of all values of a tensor that belong to its tail. The number of values is at least
+`FEWEST_IN_TAIL` and at most `MOST_IN_TAIL`."""
 FEWEST_IN_TAIL, MOST_IN_TAIL = 8, 64
 WEIGHT = 2.0
-"""Factor on the squared error of clipped values. Clipping affects a few inputs strongly, whereas a
-larger step distributes the same error over all."""
+"""Weight of the estimated clipping error of unseen values. Clipping affects a few inputs strongly,
+whereas a larger quantisation step distributes the same squared error over all inputs."""
 
 
 class Tail:

@@ -29,10 +29,12 @@ from tilewright.networks.onnxruntime_options import failures, quiet_options
 onnxruntime = lazy_module("onnxruntime")
 
 NEWEST_IR = 13
-"""Newest IR version that onnxruntime accepts. It rejects files with a newer IR version even if it
-supports all of their operators, so the version is lowered."""
+"""Newest version of the ONNX file format (IR version) that onnxruntime accepts. It rejects files
+with a newer version even if it supports all of their operators. The version of such files is
+therefore lowered."""
 OLDEST_OPSET = 13
-"""First opset in which DequantizeLinear has the attribute `axis`, which is written here."""
+"""First opset in which DequantizeLinear has the attribute `axis`. The quantised model needs this
+attribute."""
 
 KEPT_AS_THEY_ARE = (
     "MatMulAddFusion",  # makes a Gemm between two Reshapes of a product and its bias
@@ -44,7 +46,8 @@ KEPT_AS_THEY_ARE = (
     "ConstantSharing",  # two layers' constants may get two scales
     "CommonSubexpressionElimination",
 )
-"""Graph optimisations of onnxruntime that are disabled, because they change more than weights."""
+"""Graph optimisations of onnxruntime that are disabled, because they change the operators of the
+model, not only its weights."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,12 +24,13 @@ from tilewright.targets.epilogue import CHANNEL_SPREAD
 
 INT8_MAX = 127
 OF_ZEROS = -7
-"""Exponent of a tensor that contains only zeros; it covers the range of about ±1."""
+"""Exponent of a tensor that contains only zeros. With it, int8 covers a range of about ±1."""
 LIMIT = 60
-"""Largest magnitude of an exponent."""
+"""Largest magnitude of an exponent. Exponents lie between `-LIMIT` and `LIMIT`."""
 INT32_BIAS_BITS = 29
-"""A bias has a magnitude below 2 to the power of this, and so has a 7-bit residual that is shifted
-by `MAX_RESIDUAL_SHIFT`. This leaves room in int32 for the products."""
+"""Base-2 logarithm of the largest magnitude that a bias may have in an int32 accumulator. A
+residual that is shifted left by up to `MAX_RESIDUAL_SHIFT` bits stays below this magnitude, too.
+This leaves room in int32 for the products."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ class Exponents:
 
 
 MOST = math.ldexp(INT8_MAX, LIMIT)
-"""Largest magnitude that int8 with the scale 2 ** `LIMIT` does not clip."""
+"""Largest magnitude that int8 represents without clipping at the largest scale, 2 to the power of
+`LIMIT`."""
 
 
 def covering_exponent(magnitude: float) -> int:
@@ -267,8 +269,8 @@ def bias_floor(bias: float) -> int:
 Array = NDArray[np.floating]
 
 WORTH = 1.0
-"""Mean gain in dB over the channels that justifies one exponent per channel, because a shift per
-channel takes one more cycle per accumulator."""
+"""Minimum mean gain over the channels, in dB, for which weights get one exponent per channel.
+Separate exponents need a shift per channel, which takes one more cycle per accumulator."""
 
 
 def by_channel(normal: NormalGraph, plan: QuantisationPlan, exponents: Exponents) -> Exponents:

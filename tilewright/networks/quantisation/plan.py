@@ -24,9 +24,9 @@ from tilewright.networks.quantisation.bn_folding import attribute
 from tilewright.targets.steps import STEP_KINDS
 
 RESHAPES = frozenset(("Flatten", "Reshape", "Squeeze", "Unsqueeze"))
-"""Operators that change only the shape."""
+"""Operators that change only the shape of a tensor."""
 MOVES = frozenset((*RESHAPES, "Transpose", "Slice", "Concat"))
-"""Operators that only move data. Their inputs and outputs share one scale."""
+"""Operators that move data without computing. Their inputs and outputs share one scale."""
 ANCHORS: Mapping[str, frozenset[str]] = {
     "conv2d": frozenset(("Conv",)),
     "dense": frozenset(("Gemm", "MatMul")),
@@ -38,9 +38,10 @@ ANCHORS: Mapping[str, frozenset[str]] = {
         ("Relu", "Clip", *(k.activation.onnx for k in STEP_KINDS.values() if k.activation))
     ),
 }
-"""ONNX types of a group's first operator, by call operator."""
+"""ONNX types that the first operator of a group may have, by the kind of call (`CallOperator`)."""
 AS_ASKED = "kept in floating point, as requested"
-"""Reason shown for an operator that the user keeps in float."""
+"""Reason that is shown for an operator that stays in floating point because the user requested
+it."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from tilewright.networks.quantisation.sqnr import QuantisationReport, float_outp
 from tilewright.networks.quantisation.weights_and_biases import insert_qdq
 
 Rule = Literal["cover", "least_error"]
-"""Rule that converts a range to a power of two; see `QuantiseOptions`."""
+"""Rule by which the range of a tensor is converted to a power of two; see `QuantiseOptions`."""
 METHODS, RULES = ("minmax", "entropy", "percentile"), ("cover", "least_error")
 
 

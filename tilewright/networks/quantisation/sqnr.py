@@ -98,8 +98,8 @@ class QuantisationReport:
 
 
 BLOCK = 1 << 13
-"""Values of a tensor that are summed at once: they fit into a cache in float64, and are too few for
-BLAS to start threads for their dot product."""
+"""Number of values that are summed at a time. In float64, they fit into a cache, and they are too
+few for BLAS to start threads for a dot product."""
 
 
 def float_outputs(model: onnx.ModelProto) -> list[str]:

@@ -27,7 +27,8 @@ MATMUL, CONVOLUTIONS = "relax.matmul", ("relax.nn.conv1d", "relax.nn.conv2d", "r
 CHANNEL_AXIS = 1
 
 _Value: TypeAlias = Array | RelaxExpr
-"""An array that is known now, or a Relax expression that computes it."""
+"""An array whose values are known now, or a Relax expression that computes the array at run
+time."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,8 +29,8 @@ from tilewright.networks.relax.bindings import FlatGraph, variables
 from tilewright.targets.layer import Scale
 
 CALLED = "tilewright.called"
-"""Attribute of an island's function: the functions of its module that it calls, by their variables.
-"""
+"""Attribute of the function of an island (a group of operators on the CPU). It contains the
+functions of the island's module that the function calls, by their global variables."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,8 @@ MUST_BE_CONSTANT: Mapping[str, tuple[int, ...]] = {
         "L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare",
     )},
 }  # fmt: skip
-"""Indices of inputs that determine a shape or an axis, which must be known in a static graph."""
+"""Indices of the inputs that determine a shape or an axis, by operator type. They must be constants
+in a graph with static shapes."""
 
 INNER_WORDS = re.compile(
     r"object of type|NoneType|Check failed|ErrorContext|Traceback|<class|\btvm\b|\btirx?\b"
@@ -31,7 +32,8 @@ INNER_WORDS = re.compile(
     r"|subscriptable|\bnot iterable|argument|assert|Error\b|\w\.(cc|h|py)\b|`|\[\[|show_meta"
     r"|ndim|dtype|::|_impl"
 )
-"""Matches messages about TVM's implementation, which do not help a user who only has a model."""
+"""Matches messages that mention TVM's implementation. Such messages do not help a user who only has
+a model."""
 
 
 def explanation(model: onnx.ModelProto, name: str, error: Exception) -> str:

@@ -34,7 +34,7 @@ from tilewright.networks.relax.bindings import shape_of
 
 _KIND = "ValueError"
 OPAQUE = 8
-"""TVM's code for a function that is not fused with others."""
+"""TVM's code for the pattern of functions that are not fused with other functions."""
 
 Limits = Sequence[int]
 
@@ -112,8 +112,9 @@ _LIMITS: Mapping[
     "ScatterND": (1, _coordinates),
     "RoiAlign": (2, _images),
 }
-"""For each operator, the input that holds indices, and a function that returns the limits of the
-indices: one for all, or one per element of the last axis."""
+"""Limits of the indices in the inputs of operators, by operator type. Each entry consists of the
+position of the input that contains indices, and a function that returns the exclusive upper limits
+of the indices: one limit for all indices, or one per position along the last axis."""
 
 
 def _is_integer(value: RelaxExpr) -> bool:

@@ -31,7 +31,7 @@ from tilewright.core.tvm_types import (
 )
 
 NAN_SAFE = "tilewright.nan_safe"
-"""Attribute of functions that already propagate NaN."""
+"""Attribute of functions whose code already propagates NaN."""
 _FINITE = float(np.finfo(np.float32).max)
 
 

@@ -24,7 +24,8 @@ MAX_POOL, AVERAGE_POOL, MEAN = "relax.nn.max_pool2d", "relax.nn.avg_pool2d", "re
 ADAPTIVE_POOL = "relax.nn.adaptive_avg_pool2d"
 RESHAPES = frozenset(("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten"))
 MOVES = frozenset(("relax.permute_dims", "relax.concat", "relax.strided_slice"))
-"""Operators that move values without computing. `RESHAPES` also keep the order of the values."""
+"""Operators that move values without computing. In contrast to `RESHAPES`, they may change the
+order of the values in memory."""
 QUANTISE, DEQUANTISE = "relax.quantize", "relax.dequantize"
 
 # the order an accumulator can take them in; quantisation may stand between two, but before no bias
@@ -33,8 +34,9 @@ BEHIND: Mapping[CallOperator, int] = {
     "conv2d": 0, "dense": 0, "matmul": 2, "max_pool": 2, "average_pool": 2, "add": 2,
     "elementwise": 3,
 }  # fmt: skip
-"""Rank at which the chain of each operator starts. Operators that are listed first take precedence
-if two chains could contain the same operator."""
+"""Rank (see `RANK`) that the first operation after an anchor has to exceed to be fused with the
+anchor, by the kind of anchor. If an operation could be fused with two anchors, the kind that is
+listed first has priority."""
 
 
 @dataclass(frozen=True, eq=False)

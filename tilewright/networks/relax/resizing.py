@@ -18,8 +18,8 @@ from tilewright.core.tvm_types import Array, BlockBuilder, OnnxAttributes, Relax
 from tilewright.networks.relax.bindings import shape_of
 
 LINEAR_BY_TVM = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
-"""Coordinate modes in which linear resizing of images is left to TVM and to the kernels of
-`networks.compiled.image_operators`."""
+"""Coordinate transformation modes of ONNX's Resize for which the linear resizing of images is left
+to TVM and to the kernels of `networks.compiled.image_operators`."""
 
 
 @dataclass(frozen=True)

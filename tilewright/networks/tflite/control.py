@@ -13,10 +13,11 @@ from tilewright.networks.tflite.file import Shape, TfliteOperator, TfliteTensor
 from tilewright.networks.tflite.writer import Missing, Writer
 
 ConvertInner = Callable[[Writer, str], None]
-"""Converts all operators of a writer's graph. The text is a prefix for their names."""
+"""Function that converts all operators of a nested graph. Its arguments are the writer of the graph
+and a prefix for the names of the operators."""
 
 MAX_DEPTH = 32
-"""Largest nesting depth of graphs. A graph that executes itself exceeds it."""
+"""Maximum nesting depth of graphs. A graph that executes itself exceeds this depth."""
 
 
 def rules(convert: ConvertInner) -> Mapping[str, Rule]:

@@ -12,14 +12,16 @@ from tilewright.networks.tflite.file import TfliteOperator
 from tilewright.networks.tflite.writer import FILED, FIRST, Missing, TfliteLayout, Writer
 
 Rule = Callable[[Writer, TfliteOperator], None]
-"""Converts one operator. Raises `Missing` if it cannot be expressed."""
+"""Function that converts one operator and appends the result to the writer's graph. It raises
+`Missing` if the operator cannot be expressed in ONNX."""
 
 FUSED = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
-"""Names of the schema's `ActivationFunctionType` values, by number."""
+"""Names of the values of the schema's enumeration `ActivationFunctionType`, indexed by the
+value."""
 CLIPS: Mapping[str, tuple[float, float]] = {
     "RELU6": (0.0, 6.0), "RELU_N1_TO_1": (-1.0, 1.0), "RELU_0_TO_1": (0.0, 1.0),
 }  # fmt: skip
-"""Lower and upper bound of each clipping activation."""
+"""Lower and upper bound of the activations that clip, by name."""
 
 
 def finish(

@@ -25,9 +25,9 @@ from tilewright.networks.onnx.files import MAX_FILE_BYTES, MAX_NODES, MAX_TENSOR
 tflite = lazy_module("tflite")
 
 SPARSE = 1
-"""The schema's number for a sparse level."""
+"""Number of the schema for a level of a sparse tensor that is stored in sparse form."""
 MOST_LEVELS = 16
-"""Largest number of levels of a sparse tensor that is accepted."""
+"""Maximum number of levels of a sparse tensor."""
 
 Integers = NDArray[np.int64]
 

@@ -19,7 +19,7 @@ from tilewright.networks.tflite.windows import reduce_axes
 from tilewright.networks.tflite.writer import Missing, Writer
 
 OPSET_AXIS = 20
-"""First opset in which the axis of DFT is an input."""
+"""First opset in which the axis of DFT is an input instead of an attribute."""
 
 
 def takes_complex(kind: str, tensor: TfliteTensor) -> bool:

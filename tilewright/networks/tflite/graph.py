@@ -143,17 +143,19 @@ PREFERRED: Mapping[str, tuple[str, ...]] = {
     "MUL": ("mul",),
     "SUB": ("sub",),
 }
-"""For each operator kind, endings of the names that frameworks give such layers."""
+"""Typical endings of the layer names of frameworks, by the kind of operator. They identify the
+operator's own name among the joined names of fused layers."""
 
 KERNELS = frozenset((
     "add", "avgpool", "biasadd", "clipbyvalue", "concat", "conv", "conv2d", "depthwise", "matmul",
     "maxpool", "mean", "mul", "relu", "relu6", "reshape", "resource", "readvariableop", "sigmoid",
     "softmax", "sub", "tanh",
 ))  # fmt: skip
-"""Last parts of names that only repeat what the layer computes."""
+"""Last components of layer names that only state what the layer computes. They are removed from the
+name."""
 
 RESULTS = frozenset(("identity", "identity_int", "statefulpartitionedcall"))
-"""Names that converters give to the results of a network, independently of the operator."""
+"""Names that converters give to the results of a network, whichever operator computes them."""
 
 
 def operator_names(operators: Sequence[tuple[str, str, str]]) -> list[str]:

@@ -322,14 +322,15 @@ INDEX_RULES: Mapping[str, Rule] = {
     "NON_MAX_SUPPRESSION_V4": _non_max_suppression,
     "NON_MAX_SUPPRESSION_V5": _non_max_suppression,
 }
-"""Rules of the operators that use indices."""
+"""Conversion rules of operators that read or write elements at given indices, by the operator's
+name in the schema."""
 
 
 REDUCTIONS: Mapping[str, str] = {"SUM": "add", "PROD": "mul", "MAX": "max", "MIN": "min"}
-"""ONNX's name of each reduction, by the last part of the operator's kind."""
+"""Names of reductions in ONNX, by the last part of the operator's name."""
 
 COMBINERS = ("SUM", "MEAN", "SQRTN")
-"""Names of the schema's `CombinerType` values, by number."""
+"""Names of the values of the schema's enumeration `CombinerType`, indexed by the value."""
 
 
 def _reduce_segments(writer: Writer, operator: TfliteOperator) -> None:
@@ -456,7 +457,8 @@ SEGMENT_RULES: Mapping[str, Rule] = {
     "EMBEDDING_LOOKUP_SPARSE": _look_up_sparse,
     "HASHTABLE_LOOKUP": _look_up_key,
 }  # fmt: skip
-"""Rules of segment reductions and table lookups."""
+"""Conversion rules of segment reductions and table lookups, by the operator's name in the
+schema."""
 
 RULES: Mapping[str, Rule] = {**INDEX_RULES, **SEGMENT_RULES}
 """Conversion rule of each operator of this module, by its name in the schema."""

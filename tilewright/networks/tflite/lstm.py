@@ -16,9 +16,9 @@ from tilewright.networks.tflite.products import bias, shape_of
 from tilewright.networks.tflite.writer import Missing, Writer
 
 STATE = "it keeps state between runs, and ONNX has no variables"
-"""Reason why operators with state cannot be converted."""
+"""Reason that is shown for operators that keep state between runs. They cannot be converted."""
 BASIC = 1
-"""Value of the schema's `LSTMKernelType` for a step with five inputs."""
+"""Value of the schema's enumeration `LSTMKernelType` for an LSTM step with five inputs."""
 
 
 def _step(writer: Writer, operator: TfliteOperator) -> None:

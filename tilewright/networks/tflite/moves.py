@@ -21,7 +21,8 @@ from tilewright.networks.tflite.products import is_in_order
 from tilewright.networks.tflite.writer import FILED, FIRST, Missing, TfliteLayout, Writer
 
 FURTHEST = np.iinfo(np.int32).max
-"""End of a slice that lies beyond every axis; its negative lies before every axis."""
+"""End of a slice that lies after the last element of every axis. The negative number lies before
+the first element of every axis."""
 
 
 def move(
@@ -395,7 +396,8 @@ READ: Mapping[str, tuple[int, int | None]] = {
     "TRANSPOSE_CONV": (1, None),
     "CONV_3D_TRANSPOSE": (1, None),
 }
-"""Range of inputs whose values an operator reads: the first input, and the one after the last."""
+"""Range of the inputs whose values an operator reads, by the kind of operator: index of the first
+input, and index after the last input (None for all further inputs)."""
 
 
 RULES: Mapping[str, Rule] = {

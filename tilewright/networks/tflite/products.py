@@ -263,11 +263,11 @@ IMAGE_RULES: Mapping[str, Rule] = {
     "FULLY_CONNECTED": _dense,
     "BATCH_MATMUL": _matrix_product,
 }
-"""Rules of image operators and matrix products."""
+"""Conversion rules of image operators and matrix products, by the operator's name in the schema."""
 
 
 SIDES = "DHW"
-"""Letters of the spatial dimensions in option names."""
+"""Letters that stand for depth, height and width in the names of options."""
 CHANNELS_FIRST, CHANNELS_LAST = (0, 4, 1, 2, 3), (0, 2, 3, 4, 1)
 
 
@@ -343,7 +343,7 @@ VOLUME_RULES: Mapping[str, Rule] = {
     "CONV_3D": _conv_of_volume,
     "CONV_3D_TRANSPOSE": _transposed_conv_of_volume,
 }
-"""Rules of 3-D convolutions."""
+"""Conversion rules of 3-D convolutions, by the operator's name in the schema."""
 
 RULES: Mapping[str, Rule] = {**IMAGE_RULES, **VOLUME_RULES}
 """Conversion rule of each operator of this module, by its name in the schema."""

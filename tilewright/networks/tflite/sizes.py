@@ -20,7 +20,7 @@ from tilewright.networks.tflite.logic import cast, write_as
 from tilewright.networks.tflite.writer import Missing, Writer
 
 SHAPE_ONLY = frozenset(("SHAPE", "RANK", "ZEROS_LIKE"))
-"""Operators that read only the shape of their input."""
+"""Operators that read only the shape of their input, not its values."""
 
 SIZED: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(
@@ -44,10 +44,10 @@ SIZED: Mapping[str, tuple[int, ...]] = {
     "STRIDED_SLICE": (1, 2, 3),
     "RANGE": (0, 1, 2),
 }  # fmt: skip
-"""Positions of the inputs whose values determine the shape of an operator's result."""
+"""Indices of the inputs whose values determine the shape of the result, by the kind of operator."""
 
 BY_VALUES = frozenset(("WHERE", "UNIQUE"))
-"""Operators whose number of results depends on the values of their data."""
+"""Operators for which the size of the result depends on the values of the data."""
 
 OPEN = frozenset((
     "WHERE", "UNIQUE", "RESHAPE", "SQUEEZE", "EXPAND_DIMS", "SHAPE", "RANK", "BROADCAST_TO", "FILL",
@@ -62,7 +62,8 @@ OPEN = frozenset((
     "DEQUANTIZE", "CAST", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL", "EQUAL", "NOT_EQUAL",
     "LOGICAL_AND", "LOGICAL_OR", "LOGICAL_NOT", "SELECT_V2",
 ))  # fmt: skip
-"""Operators whose rules need no sizes, so that sizes of their data may depend on tensor values."""
+"""Operators that can be converted even if the sizes of their tensors depend on tensor values. Their
+conversion rules do not need these sizes."""
 
 
 def analyse(writer: Writer) -> None:
@@ -167,7 +168,7 @@ def _convert_where(writer: Writer, operator: TfliteOperator) -> None:
 
 
 NONZERO_TYPES = frozenset(("bool", "float32", "int32", "int64", "uint8"))
-"""Element types that onnxruntime's NonZero accepts."""
+"""Element types that onnxruntime supports for NonZero."""
 
 
 def _unique(writer: Writer, operator: TfliteOperator) -> None:
@@ -191,7 +192,7 @@ def _unique(writer: Writer, operator: TfliteOperator) -> None:
 
 
 UNIQUE_TYPES = frozenset(("float32", "float64", "int8", "int64"))
-"""Element types that onnxruntime's Unique accepts."""
+"""Element types that onnxruntime supports for Unique."""
 
 
 def _broadcast_args(writer: Writer, operator: TfliteOperator) -> None:

@@ -19,7 +19,8 @@ from tilewright.networks.tflite.windows import dilate
 from tilewright.networks.tflite.writer import FIRST, Missing, Writer, check_elements
 
 COMPARISONS = ("Equal", "NotEqual", "GreaterOrEqual", "Greater", "LessOrEqual", "Less")
-"""`StablehloComparisonDirection` of the schema, by number."""
+"""Names of comparisons, indexed by the value of the schema's enumeration
+`StablehloComparisonDirection`. All names except for `NotEqual` are ONNX operators."""
 
 
 def _numbers(operator: TfliteOperator, option: str, rank: int) -> Sequence[int]:
@@ -209,7 +210,7 @@ ELEMENTWISE_RULES: Mapping[str, Rule] = {
 
 
 MULTIPLIED = frozenset(("float32", "float64", "int32", "int64", "uint32", "uint64"))
-"""Element types that onnxruntime's MatMul takes."""
+"""Element types that onnxruntime supports for MatMul."""
 
 
 def _check_axes(axes: Sequence[int], rank: int) -> None:

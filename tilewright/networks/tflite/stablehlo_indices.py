@@ -18,15 +18,16 @@ from tilewright.networks.tflite.writer import Missing, Writer, check_elements
 
 ASCENDING, DESCENDING = ("LESS", "LESS_EQUAL"), ("GREATER", "GREATER_EQUAL")
 DIRECTIONS: Mapping[int, bool] = {2: True, 3: True, 4: False, 5: False}
-"""True for a StableHLO comparison that sorts descending, by its number in the schema."""
+"""Sort order that a StableHLO comparison selects, by the comparison's number in the schema: True
+for descending, False for ascending."""
 
 SORTABLE = frozenset(("float32", "float64", "int32", "int64"))
-"""Element types that onnxruntime's TopK takes."""
+"""Element types that onnxruntime supports for TopK."""
 
 REDUCTIONS: Mapping[str, str] = {
     "add": "add", "mul": "mul", "max": "max", "min": "min",
 }  # fmt: skip
-"""Reductions of ONNX's ScatterND, by the function of an operator."""
+"""Reductions of ONNX's ScatterND, by the name of the combining function."""
 
 
 def _starts(writer: Writer, operator: TfliteOperator, first: int, rank: int) -> str:

@@ -74,4 +74,4 @@ REFUSED: Mapping[str, str] = {
     "STABLEHLO_CUSTOM_CALL": "it calls a function that only its author's runtime supports",
     "PLACEHOLDER_FOR_GREATER_OP_CODES": "it is a placeholder for operators with codes above 127",
 }
-"""Why an operator kind cannot be converted, by its name in the schema."""
+"""Reasons why operators cannot be converted, by the operator's name in the schema."""

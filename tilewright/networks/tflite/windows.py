@@ -159,17 +159,20 @@ IMAGE_RULES: Mapping[str, Rule] = {
     "RESIZE_BILINEAR": partial(_resize, "linear"),
     "RESIZE_NEAREST_NEIGHBOR": partial(_resize, "nearest"),
 }
-"""Rules of pools, reductions, normalisations and resizing."""
+"""Conversion rules of pools, reductions, normalisations and resizing, by the operator's name in the
+schema."""
 
 
 FUNCTIONS = ("", "add", "mul", "min", "max", "all", "any")
-"""Names for the schema's `ReduceWindowFunction` values, by number."""
+"""Names of the combining functions, indexed by the value of the schema's enumeration
+`ReduceWindowFunction`."""
 
 REDUCERS: Mapping[str, tuple[str, str]] = {
     "add": ("ReduceSum", "Add"), "mul": ("ReduceProd", "Mul"), "min": ("ReduceMin", "Min"),
     "max": ("ReduceMax", "Max"), "all": ("ReduceMin", "Min"), "any": ("ReduceMax", "Max"),
 }  # fmt: skip
-"""ONNX's reduction and two-operand operator for each combining function."""
+"""ONNX operators that reduce a tensor and that combine two tensors, by the name of the combining
+function."""
 
 COMBINERS: Mapping[str, str] = {
     **dict.fromkeys(("ADD", "STABLEHLO_ADD"), "add"),
@@ -179,10 +182,11 @@ COMBINERS: Mapping[str, str] = {
     **dict.fromkeys(("LOGICAL_AND", "STABLEHLO_AND"), "all"),
     **dict.fromkeys(("LOGICAL_OR", "STABLEHLO_OR"), "any"),
 }
-"""Combining function of a graph that consists of one operator, by the operator's kind."""
+"""Name of the combining function that a graph with a single operator computes, by the kind of this
+operator."""
 
 REDUCIBLE = frozenset(("float32", "float64", "int32", "int64"))
-"""Element types for which onnxruntime has all of these reductions."""
+"""Element types that onnxruntime supports for all reductions in `REDUCERS`."""
 
 Integers = NDArray[np.int64]
 
@@ -462,7 +466,7 @@ WINDOW_RULES: Mapping[str, Rule] = {
     "STABLEHLO_REDUCE_WINDOW": _reduce_windows_stablehlo,
     "STABLEHLO_REDUCE": _reduce_stablehlo,
 }
-"""Rules of dilation and window reductions."""
+"""Conversion rules of dilation and window reductions, by the operator's name in the schema."""
 
 RULES: Mapping[str, Rule] = {**IMAGE_RULES, **WINDOW_RULES}
 """Conversion rule of each operator of this module, by its name in the schema."""

@@ -25,17 +25,18 @@ from tilewright.networks.tflite.file import Shape, TfliteGraph, TfliteQuantisati
 from tilewright.networks.tflite.graph import GraphBuilder
 
 FOREIGN = "tflite"
-"""Domain of operators without a rule, which are kept in the graph as they are in the file."""
+"""Domain of operators for which there is no conversion rule. They are copied to the ONNX graph
+without a conversion."""
 OPSET = 17
-"""Opset of a model that needs no newer one."""
+"""Opset of a converted model, unless an operator needs a newer one."""
 OPSET_16_BITS = 21
-"""First opset in which DequantizeLinear accepts int16."""
+"""First opset in which DequantizeLinear accepts int16 tensors."""
 OPSETS: Mapping[str, int] = {
     "BITWISE_XOR": 21, "UNSORTED_SEGMENT_MAX": 21, "UNSORTED_SEGMENT_MIN": 21,
     "STABLEHLO_SCATTER": 21, "BITCAST": 26,
 }  # fmt: skip
-"""Opset that an operator kind needs, for ONNX's BitwiseXor, ScatterND with a maximum, or
-BitCast."""
+"""Opset that a model needs if it contains an operator of this kind. The operators are converted to
+BitwiseXor, to a ScatterND with a maximum or minimum, or to BitCast."""
 WIDENED: Mapping[str, Mapping[str, str]] = {
     **{
         kind: {"int16": "int32", "uint16": "int32"}
@@ -49,16 +50,17 @@ WIDENED: Mapping[str, Mapping[str, str]] = {
     "ARG_MIN": {"bool": "int32", "int16": "int32"},
     "RESIZE_NEAREST_NEIGHBOR": {"int16": "float32"},
 }  # fmt: skip
-"""For each operator kind, the element types that onnxruntime does not support for the corresponding
-ONNX operator, each with a type that holds all of its values."""
+"""Substitutes for element types that onnxruntime does not support, by the kind of operator. Each
+substitute can represent all values of the original type."""
 IR_VERSION = 10
 MAX_INNER_OPERATORS = 10_000
-"""Largest number of operators in graphs that other operators execute."""
+"""Maximum total number of operators in nested graphs."""
 MAX_FILLED = 1 << 16
-"""Largest number of elements of a filled tensor that is stored instead of computed at run time."""
+"""Maximum number of elements of a tensor with equal elements that is stored in the model. Larger
+tensors are computed at run time."""
 MAX_ELEMENTS = 1 << 24
-"""Largest number of elements of a constant that is created for an operator. A file of a few bytes
-could otherwise request any number."""
+"""Maximum number of elements of a constant that a conversion rule creates. Without this limit, a
+file of a few bytes could request a constant of any size."""
 
 
 class TfliteLayout(Enum):

@@ -38,7 +38,7 @@ FAMILIES = {
     "vgg19": "vgg",
     "vit_tiny": "vit",
 }
-"""Module that builds each network, by network name."""
+"""Name of the module that builds a network, by the name of the network."""
 
 
 def names() -> list[str]:

@@ -21,7 +21,7 @@ OPSET = 17
 IR_VERSION = 8
 
 Pair = int | tuple[int, int]
-"""One size for both dimensions, or (height, width)."""
+"""Either one number for both dimensions, or a pair (height, width)."""
 
 
 class Builder:

@@ -10,5 +10,5 @@ The modules that run on a board's machine do not import numba.
 """
 
 INPUT, EXPECTED = "input.bin", "expected.bin"
-"""Names of the files with the input and the expected output of a program. They are stored next to
-the artifact's files (`targets.vta.board.runtime.FILES`)."""
+"""Names of the files that hold the input of a program and its expected output. They are stored next
+to the artifact's files (`targets.vta.board.runtime.FILES`)."""

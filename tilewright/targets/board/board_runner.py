@@ -33,7 +33,7 @@ from tilewright.targets.worker import write_programs
 
 PROGRAM, OUTPUT = "tilewright_run", "output.bin"
 MOST_SECONDS = 600.0
-"""Time limit for building the runtime and for resetting the board."""
+"""Timeout in seconds for building the runtime and for resetting the board."""
 _TIMED_OUT, _FAILED = 3, 1  # exit codes of measure.c: timed out, failed
 
 

@@ -37,7 +37,7 @@ else:
     distributed = lazy_module("distributed")
 
 STATUS = "status"
-"""Key of the board's status in the result of `describe_board`."""
+"""Key of the board's status in the dictionary that `describe_board` returns."""
 END_SECONDS = 5.0
 _benches: dict[str, BoardBench] = {}
 

@@ -35,9 +35,8 @@ from tilewright.targets.workload import Workload
 
 _OURS = (Baseline, Fallback, Verifies)
 _NOBODYS = (Enumerates, MeasuresInOnePass, Builds, HasArea, HasDesigns, HasEnergy)
-"""Capabilities of the simulated machine that a board does not have. They give times on the
-simulated machine, need counters of a simulated run, or concern machines that have not been built.
-"""
+"""Capabilities of the simulated VTA that a board does not offer. They return times of the simulated
+machine, need counters that only a simulator has, or describe machines that have not been built."""
 
 
 class BoardTarget:

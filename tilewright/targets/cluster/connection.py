@@ -31,36 +31,41 @@ else:
     dask, distributed = lazy_module("dask"), lazy_module("distributed")
 
 REACH_SECONDS = 10.0
-"""Timeout of the first connection to a scheduler."""
+"""Timeout in seconds for connecting to a scheduler for the first time."""
 WORKER_SECONDS = 60.0
-"""Time to wait without a scheduler or a worker, unless Dask's `no-workers-timeout` is set."""
+"""Maximum time in seconds to wait while there is no scheduler or no worker. Dask's setting
+`no-workers-timeout` replaces it."""
 LOOK_SECONDS = 2.0
-"""Interval at which a waiting call checks whether a worker for it still exists."""
+"""Interval in seconds between two checks of a waiting call. Each check tests whether a worker still
+exists that can run the call."""
 SEEN_SECONDS = 1.0
-"""Time for which the list of workers is cached when it is only needed to divide the work."""
+"""Time in seconds for which the list of workers is cached. The cached list is used to divide work
+and to choose workers for a call."""
 RETRIES = 3
-"""Number of times that Dask repeats a call that raised an error, for example because a disk was
-full."""
+"""Maximum number of times that Dask repeats a call that raised an error, for example because a disk
+was full."""
 MOST_LOSSES = 3
-"""Number of times that a call is submitted again after the scheduler lost it."""
+"""Maximum number of times that a call is submitted again because the scheduler lost it."""
 MOST_THREADS = 256
 BOARD_RESOURCE = "board"
-"""Resource of a worker that is connected to a board. Such a worker only runs programs on the board.
-"""
+"""Dask resource of a worker that is connected to a board. Such a worker runs only calls that need
+the board."""
 BOARD = "board:"
-"""Prefix of the resource that names a board, and of the name of a board's target."""
+"""Prefix of two names: the Dask resource for a particular board, and the name of a board's
+target."""
 KEYS_STEP = "'tilewright cluster keys DIR' creates keys and prints Dask's settings for them"
 _ADDRESS = re.compile(r"tls://(?:[^\s/@,:]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
 _LOCAL = re.compile(r"local:([1-9]\d{0,2})")
 
 _IGNORE_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
-"""Program that each process of `local:N` runs first. Ctrl-C only reaches the command, which then
-ends the processes."""
+"""Python code that each worker process of `local:N` runs when it starts. The worker then ignores
+Ctrl-C. Only the command reacts to Ctrl-C, and it ends the worker processes."""
 _NOBODY = "tls://0.0.0.0:1"
-"""An address that no worker has. A call that is restricted to it waits, and an adaptive cluster
+"""Address that no worker has. A call that is restricted to this address waits. An adaptive cluster
 sees the waiting call and starts a worker."""
 _LOST = (TimeoutError, CancelledError, OSError)
-"""Exceptions that Dask raises if the result of a finished call was lost with its worker."""
+"""Exceptions that Dask raises if a call has finished, but its result was lost together with the
+worker that held it."""
 
 Function = Callable[..., Any]
 

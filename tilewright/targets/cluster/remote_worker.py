@@ -35,12 +35,14 @@ from tilewright.targets.workload import Workload
 
 Steps = Literal["lower", "measure", "both"]
 VERSION, FINGERPRINT = "version", "fingerprint"
-"""Keys of a target's specification: the version of Tilewright, and the target's fingerprint."""
+"""Keys that are added to the description of a target: the command's version of Tilewright, and the
+target's fingerprint."""
 SECONDS = "seconds"
-"""Key of an answer: the duration of the work in seconds."""
+"""Key in the header of a worker's answer: duration of the work in seconds."""
 REFUSED = "refused"
-"""Key of an answer: the reason why the worker cannot execute this call. Errors that would occur
-again are returned as answers, because Dask retries a call that raises an exception."""
+"""Key in the header of a worker's answer: reason why the worker cannot execute the call. Errors
+that would occur again are returned in this way, because Dask would retry a call that raises an
+exception."""
 _KEPT_ROWS = 2048
 _making = threading.Lock()
 

@@ -46,8 +46,9 @@ from tilewright.targets.remote_target import (
 from tilewright.targets.workload import Workload
 
 CALL_SECONDS = 0.1
-"""Minimum duration of a call, so that its communication takes only a small part of the time. Longer
-batches are split into several calls, at most one per slot of the cluster."""
+"""Target duration of one call in seconds. A batch that takes longer is split into several calls, at
+most one per slot of the cluster. Much shorter calls would spend a large part of their time on
+communication."""
 
 T = TypeVar("T", Lowered, Measurements)
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from tilewright.core.errors import TilewrightError
 
 LINKING = ("-shared", "-s", "-Wl,--build-id=none", "-x", "assembler")
-"""Options of the C compiler that make the library depend on the assembly text only."""
+"""Options for the C compiler that assembles and links a library. With them, the bytes of the
+library depend only on the assembly text."""
 _DEBUG = re.compile(r"^\t\.(?:file|loc)\t.*\n", re.MULTILINE)
 _FUNCTION_END = re.compile(r"^\.Lfunc_end", re.MULTILINE)
 _OWN = re.compile(r"^(tilewright\w*|\.L__tvm_parallel_lambda[\w.]*):", re.MULTILINE)

@@ -8,9 +8,11 @@ from tilewright.targets.cpu.kernels.epilogue import epilogue_tensors, shape_of_t
 from tilewright.targets.workload import Workload
 
 NUMBER_BYTES = {"int8": 1, "uint8": 1, "int32": 4, "float32": 4, "bfloat16": 4}
-"""Bytes per number of an element type. Kernels of bfloat16 read and write float32."""
+"""Size in bytes of one value, by element type. A bfloat16 value takes 4 bytes, because kernels that
+multiply in bfloat16 read and write float32 tensors."""
 WINOGRAD = 4
-"""Winograd's F(4×4, 3×3) performs a quarter of the multiplications (Lavin and Gray 2016)."""
+"""Factor by which Winograd's algorithm F(4×4, 3×3) reduces the number of multiplications (Lavin and
+Gray 2016)."""
 
 
 def least_operations(workload: Workload) -> float:

@@ -47,9 +47,10 @@ compilation_pipeline = lazy_module("tvm.tirx.compilation_pipeline")
 transform = lazy_module("tvm.tirx.transform")
 
 FUNCTION = "tilewright_kernel"
-"""Name of a kernel's function in its library."""
+"""Name of the function that the library of a kernel defines."""
 MAX_CODE_BYTES = 1 << 20
-"""Largest size of a library in bytes. A config with a larger one fails with `code_too_large`."""
+"""Maximum size of a kernel's library in bytes. A config with a larger library fails with
+`code_too_large`."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ def _first_line(error: Exception) -> str:
 
 
 PIPELINE = "tilewright"
-"""Name under which the lowering pipeline is registered with TVM."""
+"""Name under which Tilewright's lowering pipeline is registered with TVM."""
 _ALIGN = "tilewright_align_stack"
 _ALIGNING_FUNCTION = f"""
 define void @{_ALIGN}() alwaysinline {{
@@ -219,10 +220,11 @@ define void @{_ALIGN}() alwaysinline {{
   ret void
 }}
 """
-"""LLVM code of a function that aligns the stack of its caller to 64 bytes, by a variable on it.
+"""LLVM IR of a function that makes LLVM align the caller's stack to 64 bytes.
 
-The function contains no instructions. The attributes of the empty assembly statement allow LLVM to
-move loads out of loops around it."""
+LLVM inlines the function. Its only effect is a variable on the caller's stack that requires the
+alignment; it executes no instructions. The attributes of the empty assembly statement allow LLVM to
+move loads out of loops around the call."""
 
 
 def lowering() -> str:

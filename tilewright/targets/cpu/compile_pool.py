@@ -22,15 +22,15 @@ from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
 COMPILE_SECONDS = 20.0
-"""Time limit for compiling one config, in seconds. Half a second is usual. A config that takes
-longer has unrolled too much."""
+"""Timeout in seconds for compiling one config. Most configs take half a second. A config that
+exceeds the timeout has unrolled too much code."""
 START_SECONDS = 120.0
-"""Seconds allowed for a process to load TVM."""
+"""Timeout in seconds for a compile process to start and to load TVM."""
 KEPT = 512
-"""Number of configs whose libraries (about 25 KB each) are cached, since baselines and best configs
-are lowered again."""
+"""Maximum number of configs whose libraries (about 25 KB each) are cached. Baselines and the best
+configs are lowered more than once."""
 Key = tuple[str, CpuSpec, tuple[tuple[str, int], ...]]
-"""Workload ID, processor and sorted knob values."""
+"""Key of a cached library: workload ID, processor, and sorted pairs of knob name and value."""
 
 
 class CompilerDown(TilewrightError):

@@ -20,7 +20,8 @@ from tilewright.targets.cpu.spec import (
 from tilewright.targets.registry import Property, TargetKind
 
 BUSY = 0.5
-"""Running processes per core, averaged over a minute, above which timings are noisy."""
+"""Load of the machine above which timings are noisy: number of running processes per core, averaged
+over one minute."""
 
 
 def _make(text: str, space: str) -> Target:

@@ -49,13 +49,13 @@ STORE_COLUMNS = (
     Feature("bytes_allocated", "", "", "bytes of temporary buffers; sum"),
 )
 _BUFFERS, _EACH, _FIRST = 5, 18, 57
-"""Layout of TVM's row: number of buffers, columns per buffer, and first column of the first
-buffer."""
+"""Layout of the feature row that TVM computes for a store: number of buffers, columns per buffer,
+and first column of the first buffer."""
 _SAMPLES = 10
-"""Columns of the curve of arithmetic intensity."""
+"""Number of columns that sample the curve of arithmetic intensity in TVM's feature row."""
 _CURVE, _ALLOCATED = _FIRST + _BUFFERS * _EACH, _FIRST + _BUFFERS * _EACH + _SAMPLES
 _ROW = 164
-"""Columns of TVM's row."""
+"""Number of columns of TVM's feature row."""
 CODE_COLUMNS = (
     Feature("fused_share", "", "compute", "vector multiply-adds, of all vector instructions"),
     Feature("broadcast_share", "", "load", "numbers copied into all of a vector, likewise"),
@@ -72,9 +72,9 @@ CODE_COLUMNS = (
 COLUMNS = (*STORE_COLUMNS, *CODE_COLUMNS)
 """All hidden features, in the order of their values.
 
-None of them has a `Feature` meaning by which models could add values up, because instruction counts
-of the text are not counts of executed instructions, and sums over stores ignore the caches. Models
-use each column by itself."""
+Models use each column separately. The columns have no `Feature` meaning, because a meaning would
+allow models to add up values. Instructions are counted in the assembly text, so the counts are not
+those of executed instructions. Adding up the features of several stores would ignore the caches."""
 
 
 def hidden_features(

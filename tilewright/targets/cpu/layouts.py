@@ -32,12 +32,12 @@ from numpy.typing import NDArray
 from tilewright.core.tvm_types import Array
 
 ODD = 1.6
-"""Relative cost of an instruction on a part of a vector whose size is not a power of two.
+"""Relative cost of a vector instruction on a block of channels whose size is not a power of two.
 
-Such a part is loaded and stored in pieces. The factor was measured on convolutions with 12 and 24
-channels, on a Xeon with AVX-512. `tilewright tune --target cpu:threads=1 --workload
-conv2d:n=1,c=24,h=56,w=56,o=24,k=3,p=1` measures one of them again, to be compared with 32 channels.
-"""
+Such a block fills only a part of a vector, which is loaded and stored in pieces. We measured the
+factor on convolutions with 12 and 24 channels, on a Xeon with AVX-512. To measure one of them
+again, run `tilewright tune --target cpu:threads=1 --workload
+conv2d:n=1,c=24,h=56,w=56,o=24,k=3,p=1` and compare it with 32 channels."""
 
 
 def channel_block(channels: int, lanes: int) -> int:

@@ -13,14 +13,14 @@ from pathlib import Path
 
 SYSTEM = Path("/sys/devices/system/cpu")
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
-"""Number of the system call `arch_prctl` on x86-64, its request for permission to use a register
-state, and the number of the state of AMX tiles."""
+"""Number of the system call `arch_prctl` on x86-64, number of its request for permission to use a
+register state, and number of the state of the AMX tiles."""
 LLVM_FEATURES = {
     "fma": "fma", "f16c": "f16c", "avx2": "avx2", "avx_vnni": "avxvnni",
     **{f"avx512{item}": f"avx512{item}" for item in ("f", "cd", "bw", "dq", "vl")},
     **{f"avx512_{item}": f"avx512{item}" for item in ("vnni", "bf16", "fp16")},
 }  # fmt: skip
-"""LLVM's name of each instruction set that the generated code may use, by Linux's name of it."""
+"""Names of the instruction sets that the generated code may use: Linux's name to LLVM's name."""
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 

@@ -38,8 +38,8 @@ te = lazy_module("tvm.te")
 s_tir = lazy_module("tvm.s_tir")
 
 CALIBRATION_TURNS, CALIBRATION_REPEATS = 25, 8
-"""Turns in which the reference is timed at the start, and repeats per turn. The fastest turn stands
-for a quiet machine."""
+"""Number of turns in which the reference kernel is timed at the start, and number of repeats per
+turn. The fastest turn is taken as the time on a quiet machine."""
 
 
 @dataclass(frozen=True)
@@ -314,8 +314,8 @@ def _tensors(arrays: list[NDArray[np.float32]]) -> list[RuntimeTensor]:
 
 _ROWS, _DEPTH = 96, 256
 _STREAMS = 8
-"""Independent vector sums per thread in the reading kernel: enough to hide the latency of an
-addition."""
+"""Number of independent accumulator vectors per thread in the kernel that measures the read
+bandwidth. They are enough to hide the latency of an addition."""
 
 
 def reference_product(spec: CpuSpec) -> tuple[PrimFunc, list[Array], int]:

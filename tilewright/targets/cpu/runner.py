@@ -22,8 +22,8 @@ from tilewright.targets.cpu.timing import Timing
 from tilewright.targets.remote_target import STATUS_OF
 
 START_SECONDS = 120.0
-"""Seconds allowed for a process to load TVM, compile the reference kernel, and compute a workload's
-reference result."""
+"""Timeout in seconds for a process to load TVM, to compile the reference kernel, and to compute the
+reference result of a workload."""
 
 
 class RunnerDown(TilewrightError):

@@ -263,7 +263,8 @@ def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floa
 
 Shape = tuple[int, ...]
 INTERESTING = 40.0
-"""Standard deviation of an int8 output's values. It is large, but few values are clipped."""
+"""Intended standard deviation of the values of an int8 output. With this value, the outputs use a
+large part of the int8 range, but few of them are clipped."""
 
 
 def random_integers(
@@ -358,10 +359,12 @@ def integer_reference(
 
 
 SPREAD = 1.5
-"""Standard deviation of the real results. Epilogues with bounds of about 1 clip some of them."""
+"""Intended standard deviation of the real-valued results. With this value, epilogues that clip at
+about 1 clip some of the results."""
 TIE = 0.02
-"""Distance from a tie, in quantisation steps, within which a real may be rounded to either side.
-Winograd's float32 sums have errors of up to a hundredth of a step."""
+"""Distance from a tie, in quantisation steps, within which a real value may be rounded to either of
+the two neighbouring integers. Winograd's algorithm computes in float32 with errors of up to a
+hundredth of a step."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,29 +17,33 @@ from tilewright.core.process_info import usable_cores
 from tilewright.targets.cpu import machine
 
 LANES = (4, 8, 16)
-"""Float32 numbers per vector of 128, 256 or 512 bits."""
+"""Numbers of float32 values per vector with 128, 256 and 512 bits."""
 ARM_DOTS = "dotprod"
 """LLVM's name of the int8 dot-product instructions of AArch64."""
 DOTS = {16: "avx512vnni", 8: "avxvnni", 4: ARM_DOTS}
-"""LLVM's name of the int8 dot-product instructions, by float32 lanes per vector."""
+"""LLVM's names of the int8 dot-product instructions, by the number of float32 values per vector."""
 PRECISIONS = ("", "f32", "bf16", "int8", "auto")
-"""Precisions of layers.
+"""Precisions in which layers can be computed.
 
-"": as the model specifies. `f32`: float32 everywhere. `bf16`: bfloat16 in float layers. `int8`:
-int8 tile instructions in quantised layers. `auto`: tile instructions wherever the processor has
-them, else float32 or int8 dot products."""
+- `""`: float32 for float layers, int8 dot products for quantised layers.
+- `f32`: float32 for all layers.
+- `bf16`: bfloat16 for float layers.
+- `int8`: int8 tile instructions for quantised layers.
+- `auto`: tile instructions wherever the processor has them; otherwise float32 or int8 dot products.
+"""
 AMX = "amx-bf16"
 """LLVM's name of the bfloat16 tile instructions."""
 DOTS_BFLOAT16 = "avx512bf16"
-"""LLVM's name of the bfloat16 dot-product instructions on vectors. `auto` does not use them because
-they may be slower than float32 multiplications."""
+"""LLVM's name of the bfloat16 dot-product instructions on vectors. The precision `auto` does not
+use them, because they may be slower than float32 multiplications."""
 AMX_INT8 = "amx-int8"
 """LLVM's name of the int8 tile instructions."""
 PLAIN_TILES = "plain"
-"""Name of int8 tiles that are multiplied by ordinary arithmetic. Any processor can run it. It is
-slow, and serves to test the loops around the tile instructions."""
+"""Name of a substitute for int8 tile instructions that multiplies tiles with ordinary arithmetic.
+It is slow but runs on any processor, so that the loops around the tile instructions can be
+tested."""
 _FLAGS = {16: "avx512_vnni", 8: "avx_vnni", 4: "asimddp"}
-"""Linux's names of the instructions in `DOTS`."""
+"""Linux's names of the instructions in `DOTS`, by the number of float32 values per vector."""
 
 
 @dataclass(frozen=True)

@@ -47,18 +47,20 @@ from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
 
 CACHED, MEMORY = 1 << 20, 1 << 27
-"""Bytes of a piece of memory that a core's second-level cache holds, and of one that none does."""
+"""Sizes in bytes of two arrays with which the read bandwidth is measured. The first array fits into
+the second-level cache of a core. The second array fits into no cache."""
 BEYOND = 1 << 24
-"""The same of one that second-level caches do not hold, but a shared third-level one may."""
+"""Size in bytes of an array that exceeds the second-level caches but may fit into a shared
+third-level cache. It is used like `CACHED` and `MEMORY`."""
 COMPILE_SECONDS, MEASURE_SECONDS = 0.47, 0.2
-"""What a config's compile takes of a core, and its measurement: see
-docs/decisions/measuring-on-a-cpu.md."""
+"""Average costs of a config: seconds of one core for compiling it, and seconds for measuring it.
+See docs/decisions/measuring-on-a-cpu.md."""
 
 
 CAPABILITIES = (
     Baseline, Bounds, CompilesKernels, Estimates, HasCosts, HasSpecification, HasTraits, Verifies,
 )  # fmt: skip
-"""What a processor can do beyond `Target`."""
+"""Optional capabilities that `CpuTarget` implements."""
 
 
 class CpuTarget(NetworkKernels, RooflineAlone):

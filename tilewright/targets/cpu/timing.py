@@ -29,15 +29,17 @@ from numpy.typing import NDArray
 
 Seconds = NDArray[np.float64]
 CONFIDENCE = 0.95
-"""Confidence level of the interval of the median."""
+"""Confidence level of the interval that is reported for the median."""
 MOST = 2.0
-"""Largest slowdown of the reference that is corrected. A slower reference was disturbed, see
-`TimingRecord.corrected`."""
+"""Maximum slowdown of the reference kernel for which timings are corrected. A larger slowdown means
+that the reference itself was disturbed; see `TimingRecord.corrected`."""
 LONGEST = 0.002
-"""Longest repeat of the reference in seconds, however slow a kernel is."""
+"""Maximum duration in seconds of one repeat of the reference kernel. It holds even if a repeat of
+the measured kernel takes longer."""
 LARGE = 1 << 18
-"""Smallest weights that are streamed, in bytes. With smaller ones, a kernel takes as long as with
-weights in the cache (docs/decisions/measuring-on-a-cpu.md)."""
+"""Minimum size in bytes of weights that are read from memory while a kernel is timed. With smaller
+weights, a kernel takes as long as with weights in the cache
+(docs/decisions/measuring-on-a-cpu.md)."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,8 @@ class Repeats:
 
 
 Run = Callable[[int, int], Repeats]
-"""Function of the number of repeats and the calls per repeat, which runs and times them."""
+"""Function that runs and times a kernel. Its arguments are the number of repeats and the number of
+calls per repeat."""
 
 
 @dataclass

@@ -48,8 +48,9 @@ from tilewright.targets.gemmini.spec import GemminiSpec
 from tilewright.targets.workload import Workload
 
 LONGEST = 40
-"""Maximum number of characters that are taken from a name. C99 guarantees that 63 characters are
-significant, and a prefix, a number and a suffix are added to a name."""
+"""Maximum number of characters that are taken from a name of the caller. C99 guarantees that the
+first 63 characters of an identifier are significant, and a prefix, a number and a suffix are added
+to the name."""
 _FALLBACK = "unnamed"
 _NO_IDENTIFIER = re.compile(r"[^A-Za-z0-9_]")
 # Characters that are replaced in a C comment, so that a name cannot end it.
@@ -61,8 +62,8 @@ _RESERVED = re.compile(
     "thread_local|alignas|alignof|static_assert|typeof_unqual"
 )
 _OWN = re.compile(r"_|[0-9]|gemmini|GEMMINI|.*_t$")
-"""Names that C or the generated file itself may define. Names of the caller that match get a
-prefix."""
+"""Matches names that C or the generated file itself may define: certain beginnings, and the ending
+`_t`. A name of the caller that matches gets a prefix."""
 _MOVES = (MVIN, MVIN2, MVIN3, MVOUT)
 _PAIRS = (LOOP_ADDRESSES_AB, LOOP_ADDRESSES_DC)
 _TYPES = {"bias": "int32_t"}

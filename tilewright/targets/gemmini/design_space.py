@@ -46,7 +46,7 @@ SRAM_BIT_GATES, FLIP_FLOP_GATES, FULL_ADDER_GATES = 0.5, 6.0, 6.0
 _CELL_ADDERS = 8 * 8 + 32
 _CELL_FLIP_FLOPS = 2 * 32 + 8 + 20
 _FLOAT_ADDERS = 24 * 24
-"""Full adders of a float32 multiplier, which multiplies two 24-bit mantissas."""
+"""Number of full adders of a float32 multiplier, which multiplies two 24-bit mantissas."""
 
 
 def redesign(spec: GemminiSpec, values: Mapping[str, int]) -> GemminiSpec:

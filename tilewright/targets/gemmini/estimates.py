@@ -33,11 +33,12 @@ from tilewright.targets.workload import Workload
 
 Counts = NDArray[np.int64]
 REQUEST_CYCLES = 7
-"""Cycles until a request's transaction number is free again, in addition to the memory latency."""
+"""Cycles for which a memory request occupies its transaction number, in addition to the memory
+latency."""
 # Measured on the RTL. A row is split into requests of 16, 32 or 64 bytes; 48 bytes are one masked
 # request of 64 bytes.
 STORE_CYCLES = np.array([0, 1, 3, 6, 7])
-"""Cycles for storing one row, indexed by the number of blocks in the row."""
+"""Cycles to store one row, indexed by the number of blocks in the row."""
 
 ESTIMATES = (
     Feature("cycles", "latency", "", "the estimate"),

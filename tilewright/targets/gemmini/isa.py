@@ -24,18 +24,18 @@ LOOP_STRIDES_AB, LOOP_STRIDES_DC = 12, 13
 MVIN3 = 14
 # No command of the accelerator has this function code.
 FENCE = 127
-"""Pseudo-command: the processor waits until the accelerator is idle."""
+"""Code of a pseudo-command with which the processor waits until the accelerator is idle."""
 CONFIG_EX, CONFIG_LD, CONFIG_ST, CONFIG_NORM = 0, 1, 2, 3
 OUTPUT_STATIONARY, WEIGHT_STATIONARY = 0, 1
 RELU = 1
 SCALE_ONE = 0x3F800000
-"""1.0 as float32. An MVIN with this scale bypasses the multipliers."""
+"""Bits of the float32 number 1.0. An MVIN with this scale bypasses the multipliers."""
 # A CONFIG_ST with this scale keeps the current scale.
 KEEP_SCALE = 0xFFFFFFFF
 ADDRESS_BITS = 40
-"""Number of bits of an address in main memory."""
+"""Width of a main-memory address in bits."""
 GARBAGE = 0xFFFFFFFF
-"""Local address of an absent operand."""
+"""Local address that stands for an absent operand."""
 
 COMMAND_NAMES = {
     CONFIG: "CONFIG", MVIN: "MVIN", MVIN2: "MVIN2", MVIN3: "MVIN3", MVOUT: "MVOUT",

@@ -31,11 +31,11 @@ from tilewright.targets.layer import Scale, Value, from_int8, to_int8
 from tilewright.targets.tensor_aliasing import lay_out
 
 Form = Literal["image", "rows", "weights"]
-"""Memory form of a tensor.
+"""Arrangement of a tensor in memory as a two-dimensional array.
 
-- `image`: one row per pixel of a tensor (n, c, h, w).
-- `rows`: one row per index of all dimensions but the last.
-- `weights`: the transpose of a matrix, which is read as weights.
+- `image`: one row per pixel of a tensor of shape (n, c, h, w).
+- `rows`: one row per combination of indices of all dimensions but the last.
+- `weights`: the transpose of a matrix that a layer uses as weights.
 """
 
 

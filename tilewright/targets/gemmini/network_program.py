@@ -30,9 +30,9 @@ from tilewright.targets.layer import Value
 from tilewright.targets.workload import Workload, parse_workload
 
 COMMANDS, CONSTANTS, PROGRAM = "commands.bin", "constants.bin", "program.json"
-"""File names: the commands of all layers, little-endian uint64 of shape (n, 3); the concatenated
-constants; and a JSON file with the location of the constants and the inputs and outputs of each
-segment."""
+"""Names of the three files of a program: the commands of all layers, little-endian uint64 of shape
+(n, 3); the constants, one after another; and a JSON file that states where the constants are in
+memory and which tensors each segment reads and writes."""
 
 
 class ProgramDamaged(TilewrightError):

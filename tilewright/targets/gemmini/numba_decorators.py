@@ -18,7 +18,7 @@ from tilewright.targets.kernel_parts import PartCompiler
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
 KERNELS = 5
-"""Number of functions in this package that are decorated with `compiled`."""
+"""Number of functions in this package that have the decorator `compiled`."""
 
 # Decorator of a part of a kernel, which only kernels call. The function is registered and not
 # compiled by `njit`, which would compile it again for each constant among its arguments.

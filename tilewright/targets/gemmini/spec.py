@@ -17,16 +17,18 @@ from tilewright.core.errors import SpecError, UnknownName, closest_name
 from tilewright.core.files import as_object, read_json
 
 DIM = 16
-"""Number of rows and columns of the array. The simulators were compared with RTL only for this
-size."""
+"""Number of rows and columns of the systolic array. The simulators were compared with the RTL only
+for this size."""
 ARRAY_OUTPUT_BITS = 20
-"""Width to which the array saturates its 32-bit sums when it outputs them."""
+"""Width in bits of the values that the array outputs. Its 32-bit accumulators are saturated to this
+width."""
 # Bytes of a bus beat and of the largest memory request, in the default configuration of the
 # generator.
 BUS_BYTES = 16
 MAX_REQUEST_BYTES = 64
 MOST_ENTRIES = 32
-"""Maximum number of entries per part of the reservation station or per queue in the simulator."""
+"""Maximum number of entries per queue and per part of the reservation station that the simulator
+supports."""
 DEFAULT_PRESET = "gemmini-default"
 
 
@@ -208,7 +210,8 @@ _RECORD = np.dtype((np.record, [(name, np.int64) for name in GemminiMachine._fie
 _COMPARED = frozenset({
     "dim", "DIM", "bus_bytes", "port_bytes", "max_request_bytes", "requests_in_flight",
 })  # fmt: skip
-"""Keys for which only one value is simulated, because only that one was compared with the RTL."""
+"""Keys that accept only one value. The simulators were compared with the RTL only for this
+value."""
 _NOT_OF_THE_MACHINE = frozenset({"memory_base", "memory_size"})
 
 

@@ -16,7 +16,7 @@ from tilewright.targets.patterns.max_pool import Pool, stride_title
 from tilewright.targets.patterns.pattern import Integers, Pattern, size_left
 
 PREFIX = "shortcut_"
-"""Prefix of the names of a shortcut's tensors."""
+"""Prefix of the names of the tensors that belong to a shortcut."""
 
 
 @dataclass(frozen=True)

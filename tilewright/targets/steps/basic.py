@@ -15,20 +15,22 @@ from tilewright.core.errors import WorkloadError
 from tilewright.targets.steps.step import Apply, Integers, StepKind
 
 RESIDUALS = ("residual", "weighted")
-"""Steps that add an int8 tensor of the output's shape. An epilogue has at most one of them."""
+"""Kinds of steps that add an int8 tensor of the output's shape. An epilogue has at most one of
+these steps."""
 CONSTANTS = ("offset", "shr", "shr_even", "shl", "min", "max")
-"""Steps that read no tensor."""
+"""Kinds of steps that read no tensor."""
 MAX_WEIGHT = 127
-"""Largest factor of a `weighted` residual that fits into an int8 weight. A larger factor is such a
-weight times a power of two (`weight_and_shift`)."""
+"""Maximum factor of a `weighted` residual that fits into an int8 weight. A larger factor is written
+as a weight and a left shift; see `weight_and_shift`."""
 NEAR_BIAS = 1 << 19
-"""Bound of the magnitude of a `bias` with value 0."""
+"""Exclusive upper limit of the magnitudes of a `bias` step with value 0."""
 NEAR_SHIFTS = 5, 20
-"""Smallest and largest right shift that leave room for a near-zero `bias` next to the accumulators.
-"""
+"""Smallest and largest right shift in bits at which every bias below `NEAR_BIAS` can be lifted (see
+`targets.vta.lowering.bias_lifting`). With a smaller shift, the necessary constants exceed a 16-bit
+immediate. With a larger shift, the lift exceeds the accumulators."""
 CHANNEL_SPREAD = 8
-"""Largest difference in bits between the shifts of a layer's channels that still leaves this room.
-"""
+"""Maximum difference in bits between the right shifts of a layer's channels. With a larger
+difference, not every bias below `NEAR_BIAS` could be lifted."""
 _IDENTITY_BITS = 6  # log2 of the largest power of two that fits into an int8 weight
 
 

@@ -36,8 +36,8 @@ FUNCTIONS: Mapping[str, Callable[[Floats], Floats]] = {
     "hard_sigmoid": lambda x: np.clip(x / 6 + 0.5, 0, 1),
     "hard_swish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
 }
-"""Activation functions in numpy, by kind. They are the reference, and are used to recognise the
-operators of a network."""
+"""Reference implementations of the activation functions in NumPy, by the kind of step. They are
+also used to recognise activations that a network composes from several operators."""
 
 
 def _refused(total: Integers, value: int, tensors: Mapping[str, NDArray[Any]]) -> Integers:

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from tilewright.targets.steps.step import StepKind
 
 BYTES = ("int8", "uint8")
-"""Integer type of a step, indexed by the step's value."""
+"""Integer types that a step can have, indexed by the step's value."""
 LIMITS: Mapping[str, tuple[int, int]] = {"int8": (-128, 127), "uint8": (0, 255)}
-"""Smallest and largest value of each integer type."""
+"""Smallest and largest value of each integer type, by name of the type."""
 NUMBERS: Mapping[str, int] = {"add_dequantised": 2, "round": 4, "quantise": 4}
-"""Number of entries of `pack_scales` that each kind of step uses."""
+"""Number of entries in the array of `pack_scales` that a step needs, by the kind of step."""
 
 Reals = NDArray[Any]
 Tensors = Mapping[str, NDArray[Any]]

@@ -16,12 +16,13 @@ Integers = NDArray[np.int64]
 Apply = Callable[[Integers, int, Mapping[str, NDArray[Any]]], Integers]
 
 AluPlace = Literal["results", "take", "aside", "back"]
-"""Operands of an ALU operation.
+"""Operands and destination of an ALU operation. Results are the accumulators; the copy is a second
+set of accumulators.
 
-- `results`: the results and a constant; the results are changed.
-- `take`: copy the results.
-- `aside`: the copy and a constant; the copy is changed.
-- `back`: the results and the copy; the results are changed.
+- `results`: combine the results with a constant, and write to the results.
+- `take`: copy the results to the copy.
+- `aside`: combine the copy with a constant, and write to the copy.
+- `back`: combine the results with the copy, and write to the results.
 """
 
 

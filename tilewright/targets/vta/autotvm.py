@@ -26,8 +26,8 @@ from tilewright.targets.workload import Workload
 
 SPACES = ("template", "stock")
 BOARDS = {"vta-pynq": "pynq", "vta-de10": "de10nano"}
-"""The value of `TARGET` in the stock configuration, by specification name. Other specifications use
-the stock simulator."""
+"""Values of the key `TARGET` in the configuration of the stock VTA, by the name of the
+specification. All other specifications use the stock simulator."""
 # Version of AutoTVM's log format, and the last TVM release with the templates of the VTA.
 LOG_VERSION, TVM_VERSION = 0.2, "0.14.0"
 _DENSE_KNOBS = ("tile_b", "tile_ci", "tile_co", "oc_nthread")

@@ -41,7 +41,8 @@ from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.workload import Workload
 
 WIDE_RESIDUAL = " (int32 residual)"
-"""Suffix of a source whose schedule adds the residual as an int32 tensor."""
+"""Suffix of a baseline's source. It states that the schedule adds the residual as an int32
+tensor."""
 
 # The machine for which TopHub's schedules were tuned: block sizes (batch, input, output), and log2
 # of the depths of the input, weight and accumulator scratchpads.
@@ -50,7 +51,8 @@ _STOCK_DEPTHS = (11, 10, 11)
 
 
 SAMPLED = 1 << 16
-"""Maximum number of schedules that are estimated if the stock stack has no schedule."""
+"""Maximum number of schedules that are estimated to choose a baseline if the stock compiler has no
+schedule."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tilewright.targets.vta.spec import VtaSpec, preset_files
 from tilewright.targets.vta.spec_summary import properties, summary_figures
 
 STOCK = "stock"
-"""Name of the template space with the restrictions of the stock compiler."""
+"""Name of the schedule space that has the restrictions of the stock compiler."""
 _TABLES = (".csv", ".gz", ".parquet")
 
 

@@ -401,7 +401,8 @@ Words = NDArray[np.uint64]
 Rows = NDArray[np.int64]
 
 POPS, PUSHES = 8 | 16, 32 | 64
-"""Flags with which an instruction takes tokens, and flags with which it gives tokens."""
+"""Bit masks of an instruction's dependency flags: flags that pop a token from a queue, and flags
+that push a token to a queue."""
 _DRAM_AT, _DRAM_BITS = 26, 32
 
 

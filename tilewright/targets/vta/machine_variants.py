@@ -32,10 +32,11 @@ KNOBS = (
     Knob("bus_bits", (64, 128, 256, 512)),
 )
 DESIGNS = Space("vta-designs", KNOBS)
-"""72,000 points. Those that `VtaSpec` accepts are machines."""
+"""Space of hardware designs, with 48,000 points. Only points that `VtaSpec` accepts are valid
+machines."""
 
 MULTIPLIER_LEVELS = 3
-"""Delay of an 8-bit multiplication, in levels of an adder tree."""
+"""Delay of an 8-bit multiplier, expressed as a number of levels of an adder tree."""
 
 
 def redesign_spec(spec: VtaSpec, values: Mapping[str, int], clock: str) -> VtaSpec:
@@ -84,14 +85,16 @@ def _size(log_bytes: int) -> str:
 
 
 _BATCH = (0, 0, 0, 1, 2)
-"""log2 of the number of rows that are multiplied at once. One row is the usual case."""
+"""Base-2 logarithms of the number of rows that the GEMM core multiplies at once. A single row is
+the most frequent choice."""
 _SQUARE = (3, 4, 5, 6)
-"""log2 of the channels of a square block."""
+"""Base-2 logarithms of the number of input channels of a block with equally many output
+channels."""
 _OBLONG = ((3, 4), (4, 3), (4, 5), (5, 4), (5, 6), (6, 5))
-"""log2 of the input and output channels of a block that is not square."""
+"""Base-2 logarithms of the numbers of input and output channels of a block that is not square."""
 _SQUARE_SHARE = 0.75
 _DEPTHS = {"inp": range(8, 14), "wgt": range(6, 12), "acc": range(8, 13), "uop": range(10, 14)}
-"""log2 of the number of elements per scratchpad."""
+"""Base-2 logarithms of the number of elements of a scratchpad, by name of the scratchpad."""
 _PORTS: Mapping[str, Sequence[int]] = {
     "bus_bits": (64, 128, 256, 512),
     "max_burst_beats": (16, 64, 256),

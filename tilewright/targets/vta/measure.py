@@ -21,7 +21,7 @@ COUNTERS = (
     ("gemm_iterations", "gemm_iterations"),
     ("alu_iterations", "alu_iterations"),
 )
-"""Names of the counters, and the fields of `ProgramState` that they come from."""
+"""Pairs of a counter's name and the field of `ProgramState` that contains its value."""
 NO_PROGRAM = -(1 << 62)
 COUNTER_NAMES = tuple(name for name, _ in COUNTERS)
 COUNTER_FIELDS = tuple(field for _, field in COUNTERS)

@@ -30,8 +30,8 @@ Numbers = TypeVar("Numbers", bound=NamedTuple)
 Function = TypeVar("Function", bound=Callable[..., object])
 
 KERNELS = 18
-"""Number of functions in this package that are decorated with `kernel`; `row_lowering` creates one
-for each of six lowerings."""
+"""Number of functions in this package that have the decorator `kernel`. `row_lowering` creates one
+such function for each of six lowerings."""
 
 # Functions that only kernels call need no wrappers for other callers. A helper allocates nothing,
 # so it is compiled without reference counts; functions that allocate or return views of arrays have

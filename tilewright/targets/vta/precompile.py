@@ -100,16 +100,19 @@ USUAL: tuple[tuple[Callable[[], object], ...], ...] = (
     (lower(WORKLOAD, "extended"), lower(SUMMED, "extended"), lower(POOLED, "extended")),
     (simulate_stream, lower(WORKLOAD, "template")),
 )
-"""Jobs for the kernels that tuning a network uses, by the process that compiles them."""
+"""Jobs that compile the kernels which are needed to tune a network. The jobs are divided into
+groups that different processes can run at the same time."""
 
 USUAL_REMAINING = (enumerate_schedules("extended"), choose_baseline)
-"""Jobs that use these kernels, and compile a few small ones in addition."""
+"""Jobs that are executed after `USUAL`. They use its kernels and compile a few more small
+kernels."""
 
 RARE: tuple[tuple[Callable[[], object], ...], ...] = (
     (lower(POOL, "extended"), lint_stream),
     (lower(WORKLOAD, "unchecked"),),
 )
-"""Jobs for all other kernels, which a command compiles when it needs them."""
+"""Jobs that compile all other kernels, in groups like `USUAL`. If these jobs are not run, the
+kernels are compiled when a command needs them."""
 
 RARE_REMAINING = tuple(map(enumerate_schedules, get_args(SpaceName)))
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from tilewright.core.errors import TilewrightError
 
 FIRST_ADDRESS = 4096
-"""First address of memory. The first page of the functional simulator is empty."""
+"""Lowest address of a memory image. The functional simulator leaves the first page (4096 bytes)
+empty."""
 
 
 class ProgramError(TilewrightError):

@@ -26,10 +26,10 @@ from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.workload import Workload
 
 SECONDS = ("build_seconds", "run_seconds")
-"""Optional columns with the time that a config took."""
+"""Optional columns of a table with the times in seconds for building and for running a config."""
 MOST_TEXT = 64 << 20
-"""Maximum size of a table's text in bytes. pandas needs about ten times as much memory to read it.
-"""
+"""Maximum size of the text of a table in bytes. pandas needs about ten times as much memory to read
+the text."""
 MOST_VALUE, MOST_CYCLES = 1 << 31, 1 << 53
 KNOB_COLUMNS = ("tile_b", "tile_h", "tile_w", "tile_ci", "tile_co", "oc_nthread", "h_nthread")
 
@@ -206,8 +206,8 @@ def _reference_workload(path: Path, table: Path, name: str) -> Workload:
 
 
 HARDWARE = "vta-pynq"
-"""Hardware on which the tables were recorded: their cycles are those of the column `cycles_pynq`.
-"""
+"""Specification of the hardware on which the tables were recorded. Its cycles are in the column
+`cycles_pynq`."""
 
 
 def recorded_target(files: Sequence[Path], name: str = "replay") -> ReplayTarget:

@@ -114,9 +114,10 @@ def field_end(widths: list[int], start: int = INSTRUCTION_HEAD_BITS) -> int:
 
 
 NOT_OF_THE_MACHINE = frozenset({"TARGET", "HW_VER"})
-"""Keys of `vta_config.json` that select a driver and a bitstream. They are ignored."""
+"""Keys of `vta_config.json` that are ignored, because they select a driver and a bitstream and do
+not describe the machine."""
 DEEPEST = 1 << 20
-"""Maximum number of elements of a scratchpad as built."""
+"""Maximum number of elements that a specification may state for a scratchpad as built."""
 
 
 class Machine(NamedTuple):

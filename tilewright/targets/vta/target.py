@@ -75,15 +75,16 @@ from tilewright.targets.vta.workload_bound import bound_cycles, roofline_cycles,
 from tilewright.targets.workload import Workload
 
 INSNS, UOPS, COUNTERS = "instructions", "uops", "counters"
-"""Parts of a batch's programs: instruction words (…, 2), micro-op words (…,) and counts (1,
-counters)."""
+"""Names of the parts of a batch's programs. Per program, these are instruction words of shape (…,
+2), micro-op words of shape (…,) and counters of shape (1, counters)."""
 
 
 MEASURED_BY = (
     "spec.py", "instruction_format.py", "fused_patterns.py", "lowering", "timing", "functional",
     "measure.py", "verify.py",
 )  # fmt: skip
-"""Source files of lowering and simulators. Results may change when one of them does."""
+"""Source files and folders of the lowering and of the simulators. A change in any of them may
+change measurements."""
 CAPABILITIES = (
     Baseline, Bounds, Builds, Enumerates, Estimates, ExportsSchedules, Fallback, HasArea, HasCosts,
     HasDesigns, HasEnergy, HasSpecification, HasTraits, MeasuresInOnePass, Verifies,

@@ -10,14 +10,15 @@ from tilewright.core.files import write_atomically
 from tilewright.networks.errors import ArtifactError
 
 SOURCES = ("tilewright_cpu.h", "tilewright_cpu.c", "example.c", "Makefile")
-"""Source files of the interface."""
+"""Source files of the C interface."""
 RUNTIME = {
     "libtvm_runtime.so": ("tvm", "lib/libtvm_runtime.so"),
     "libtvm_ffi.so": ("tvm_ffi", "lib/libtvm_ffi.so"),
     "include/tvm/ffi/c_api.h": ("tvm_ffi", "include/tvm/ffi/c_api.h"),
     "include/dlpack/dlpack.h": ("tvm_ffi", "include/dlpack/dlpack.h"),
 }
-"""For each file in the folder, the Python package that provides it and its path in the package."""
+"""Files of TVM's runtime that are copied to an artifact. Maps the name of the copy to the Python
+package that provides the file and the path in this package."""
 
 
 def write_c_interface(folder: Path) -> None:

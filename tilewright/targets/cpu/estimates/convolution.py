@@ -126,10 +126,11 @@ def _even_parts(lengths: Array, at_most: Array) -> Array:
 
 
 COPY = 3.0
-"""Cycles per vector that is copied between padding: a test, a load and a store (fitted)."""
+"""Cycles to copy one vector of data into a padded buffer: a test whether the vector lies in the
+padding, a load and a store (fitted)."""
 FLATTENED = 150
-"""Largest number of multiply-adds of a loop over a block's channels that LLVM unrolls by itself
-(fitted)."""
+"""Maximum number of multiply-adds in a loop over the channels of a block that LLVM unrolls
+completely without being told to (fitted)."""
 
 
 def estimate_direct(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
@@ -339,16 +340,21 @@ def ordered(trips: tuple[Array, Array, Array], first: Mask) -> list[dict[str, Ar
 
 
 INPUT = {2: 60.0, 4: 220.0}
-"""Cycles to transform a tile of data for one vector of channels, by tile size. There are 32 or 264
-additions, loads and stores of 16 or 36 numbers each, and spills (fitted)."""
+"""Cycles to transform one tile of data for one vector of channels, by the number of output pixels
+per side of the tile. A transform consists of 32 or 264 additions, of loads and stores of 16 or 36
+values each, and of register spills (fitted)."""
 INVERSE = {2: 30.0, 4: 180.0}
-"""Cycles of the inverse transform of a tile, without the epilogue: 36 or 180 additions (fitted)."""
+"""Cycles of the inverse transform of one tile for one vector of channels, without the epilogue, by
+the number of output pixels per side of the tile. The transform consists of 36 or 180 additions
+(fitted)."""
 TAPS = 9
-"""Weights per filter."""
+"""Number of weights of a 3×3 filter."""
 FILTER = {2: 60.0, 4: 150.0}
-"""Cycles to transform one vector of filters, if the kernel transforms them itself (fitted)."""
+"""Cycles to transform one vector of filters, by the number of output pixels per side of a tile.
+They count only if the kernel transforms the filters itself (fitted)."""
 BORDER = 4.0
-"""Cycles per vector for testing whether it lies in the padding when it is read (fitted)."""
+"""Cycles to test whether one vector of data lies in the padding, if the data are read without a
+padded copy (fitted)."""
 
 
 def estimate_winograd(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:

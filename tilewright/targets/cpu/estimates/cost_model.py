@@ -28,33 +28,38 @@ Knobs = Mapping[str, Array]
 """Values of each knob, shape (configs,), by the knob's name."""
 
 MULTIPLIES = 2.0
-"""Vector multiply-adds per cycle."""
+"""Number of vector multiply-adds that a core starts per cycle."""
 LOADS = 2.0
-"""Loads per cycle, of vectors or of single numbers that are copied to all lanes."""
+"""Number of loads that a core executes per cycle. A load reads a whole vector, or reads one value
+and copies it to all lanes of a vector."""
 STORES = 1.0
-"""Vector stores per cycle."""
+"""Number of vector stores that a core executes per cycle."""
 LATENCY = 4.0
-"""Cycles from a multiply-add to the next one on the same sum."""
+"""Latency of a multiply-add in cycles: the time between two multiply-adds on the same
+accumulator."""
 NUMBER = 4
-"""Bytes of a float32, or of four int8."""
+"""Size in bytes of one float32 value, or of four int8 values."""
 LINE = 64
-"""Bytes per cache line."""
+"""Size of a cache line in bytes."""
 LAUNCH_SECONDS = 4e-6
-"""Seconds to start and to end a parallel loop (fitted)."""
+"""Time in seconds to start and to end a parallel loop (fitted)."""
 SPILL = 2.0
-"""Cycles per step for each vector that does not fit the registers. It is stored and loaded again,
-mostly in parallel with the multiplications (fitted)."""
+"""Cycles that one vector adds to each step if it does not fit into the registers. Such a vector is
+stored and loaded again, mostly in parallel with the multiplications (fitted)."""
 LOOP = 0.7
-"""Cycles per iteration of an innermost loop that its body does not hide (fitted)."""
+"""Overhead of one iteration of an innermost loop in cycles, as far as it does not overlap with the
+body of the loop (fitted)."""
 ENTRY = 3.0
-"""Cycles to enter an innermost loop (fitted)."""
+"""Overhead of entering an innermost loop in cycles (fitted)."""
 TILE = 20.0
-"""Cycles per register tile for addresses and for the latency of its first multiplications
-(fitted)."""
+"""Overhead of one register tile in cycles: address computations, and the latency of the first
+multiplications (fitted)."""
 HIDDEN = 0.8
-"""Fraction of cache traffic that prefetching hides behind multiplications (fitted)."""
+"""Fraction of the cache traffic that overlaps with the multiplications because of prefetching
+(fitted)."""
 WOULD_FAIL = 16.0
-"""Factor on the latency of a schedule that would be rejected, so that it does not look good."""
+"""Factor by which the estimated latency is multiplied if the compiler would reject the schedule, so
+that such a schedule does not look good."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,7 @@ COLUMNS = (
         "code", "share", "", "size of the unrolled code, relative to the largest that is compiled"
     ),
 )
-"""Columns of an estimate, in order."""
+"""Columns of an estimate, in the order of its values."""
 
 
 @dataclass(frozen=True)

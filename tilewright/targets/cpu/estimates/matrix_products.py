@@ -40,9 +40,9 @@ from tilewright.targets.workload import Workload
 
 
 GATHER = 0.7
-"""Cycles per number of the data that is packed next to the numbers of other rows (fitted)."""
+"""Cycles to pack one value of the data next to the values of other rows (fitted)."""
 PACK = 2.0
-"""Cycles per vector of weights that is packed into its tile (fitted)."""
+"""Cycles to pack one vector of weights into its tile (fitted)."""
 
 
 def estimate_vectors(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
@@ -159,18 +159,23 @@ def _order_loops(trips: Array, inside: Mask) -> list[dict[str, Array]]:
 
 
 ROW = 1.0
-"""Cycles per row of a tile that is multiplied, from Intel's manual of AMX: 16 per tile."""
+"""Cycles per row when AMX multiplies tiles. A tile has 16 rows and takes 16 cycles according to
+Intel's manual of AMX."""
 LOAD = 1.0
-"""Cycles per row of a tile that is loaded and not hidden by multiplications. With two by two tiles,
-half of the peak is reached (`python -m benchmarks.cpu.peak --precision bf16` on a Xeon of 2023)."""
+"""Cycles to load one row of a tile, as far as the load does not overlap with multiplications. With
+blocks of 2 × 2 tiles, kernels reach half of the peak (`python -m benchmarks.cpu.peak --precision
+bf16` on a Xeon of 2023)."""
 DOT = 1.0
-"""Cycles per `vdpbf16ps`, which multiplies 16 columns by one word of the depth. Two float32 vectors
-take one cycle. We measured 2 cycles on a Xeon of 2023 (docs/decisions/bfloat16-dot-products.md); a
-core that executes both kinds of instruction once per cycle takes 0.5."""
+"""Cycles of one `vdpbf16ps`, the instruction that multiplies one 32-bit word of the depth (two
+bfloat16 values) by 16 columns. We measured 2 cycles on a Xeon of 2023
+(docs/decisions/bfloat16-dot-products.md). A core that executes this instruction as fast as a
+float32 multiply-add needs half a cycle. The value lies between the two."""
 MOVE = 1.0
-"""Cycles per vector of sums that is read before a step and written after it."""
+"""Cycles to load one vector of accumulators before a step of the depth and to store it after the
+step."""
 ROUND = 4.0
-"""Cycles per vector of data that is rounded and copied: ten operations, three per cycle."""
+"""Cycles to round one vector of data to bfloat16 and to copy it: ten operations, of which a core
+executes three per cycle."""
 
 
 def estimate_tiles(

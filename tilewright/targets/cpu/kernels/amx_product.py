@@ -50,16 +50,19 @@ ir_builder = lazy_module("tvm.script.ir_builder")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 NEAR = 3 << 13
-"""Largest size in bytes of a block of columns' weights that stays in the first-level cache: half of
-the 48 KiB of a Xeon with AMX. With both operands in the second-level cache, tiles reached 1,500 of
-3,000 GFLOP/s (`python -m benchmarks.cpu.peak --precision bf16`)."""
+"""Maximum size in bytes of the weights that a piece of the depth reads for one block of columns. It
+is half of the 48 KiB first-level cache of a Xeon with AMX, so that the weights stay in this cache.
+When both operands were in the second-level cache, tiles reached 1,500 of 3,000 GFLOP/s (`python -m
+benchmarks.cpu.peak --precision bf16`)."""
 RESIDENT = 5 << 18
-"""Bytes of rows that stay in the second-level cache of 2 MiB (measured like `NEAR`)."""
+"""Size in bytes of the data rows that stay in the second-level cache of 2 MiB (measured like
+`NEAR`)."""
 FEWEST_BLOCKS = 4
-"""Smallest number of blocks of rows that read the same weights for which sums are worth storing
-(measured like `NEAR`)."""
+"""Minimum number of blocks of rows per task for which the depth is cut into pieces. All of these
+blocks read the same weights. With fewer blocks, storing the accumulators between the pieces costs
+more than it saves (measured like `NEAR`)."""
 SUMS = 4
-"""Largest number of tiles of sums, since the tile registers also hold operands."""
+"""Maximum number of accumulator tiles per block. The other tile registers hold operands."""
 
 
 @dataclass(frozen=True)
@@ -228,11 +231,13 @@ def _largest_choice(choices: Sequence[int], wanted: int) -> int:
 
 
 _Share = tuple[Expression, int, int]
-"""Number of a share, number of shares, and number of blocks that they divide."""
+"""One share of a dimension: index of the share, number of shares, and number of blocks that the
+shares divide."""
 _Task = tuple[Expression, _Share, _Share]
-"""Matrix, share of the rows, and share of the columns."""
+"""One parallel task: index of the matrix, share of the rows, and share of the columns."""
 _BlockPlace = tuple[Expression, tuple[Expression, Expression], Expression]
-"""Matrix, line and first row of a block, and number of its block of columns."""
+"""Position of a block of the result: index of the matrix, (line, first row) of the block, and index
+of the block of columns. A line is a row of an image, or the whole matrix."""
 
 
 class TileOperands(Protocol):

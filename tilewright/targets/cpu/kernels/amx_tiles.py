@@ -35,14 +35,14 @@ tirx = lazy_module("tvm.tirx")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 TILE = 16
-"""Rows per tile, and words per row."""
+"""Number of rows per tile, and number of 32-bit words per row."""
 TILES = 8
-"""Tile registers per core."""
+"""Number of tile registers per core."""
 WORD = 4
-"""Bytes per word."""
+"""Size in bytes of a word, the unit of a tile's rows."""
 _ROW_BYTES = TILE * WORD
 CONVERTED = (8, 16)
-"""Lanes of float32 vectors that one instruction can round to bfloat16."""
+"""Vector lengths, in float32 values, that one instruction can round to bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -398,7 +398,8 @@ class PlainTiles(_StoredSums):
 
 
 TileUnit = AmxTiles | DotTiles | PlainTiles
-"""Builder of the instructions that multiply tiles."""
+"""Builder of the instructions that multiply tiles: AMX instructions, bfloat16 dot products, or
+ordinary arithmetic."""
 
 
 def tile_unit(
@@ -440,10 +441,10 @@ def _float(bits: Expression) -> Expression:
 
 
 LANES = 16
-"""Float32 numbers per vector."""
+"""Number of float32 values per vector."""
 SUM_REGISTERS = 24
-"""Vector registers that hold sums, of 32. The others hold one word of each column and one word of
-the data."""
+"""Number of vector registers that hold accumulators, out of 32. The other registers hold one word
+of each column of weights and one word of the data."""
 _ADD_PRODUCTS = "tilewright_add_bfloat16_products"
 _ADD_PRODUCTS_IN_LLVM = f"""
 declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
@@ -456,7 +457,9 @@ define <16 x float> @{_ADD_PRODUCTS}(<16 x float> %sums, <16 x i32> %data, <16 x
   ret <16 x float> %found
 }}
 """
-"""LLVM code of the function that adds the products of two vectors of words to a vector of sums."""
+"""LLVM IR of a function with three vectors: 16 float32 accumulators, 16 words of data and 16 words
+of weights. A word contains two bfloat16 values. The function adds the products of the values to the
+accumulators."""
 
 
 def sum_registers() -> TirBuffer:

@@ -354,7 +354,8 @@ def _needs_copy(w: Workload, t: CpuTiling) -> bool:
 
 
 REDUCED = 4
-"""Number of reduction axes: input channels, kernel rows, kernel columns, channels of a block."""
+"""Number of reduction axes of a convolution: blocks of input channels, kernel rows, kernel columns,
+and channels within a block."""
 
 
 def skips_padding(w: Workload) -> bool:

@@ -42,14 +42,14 @@ tirx = lazy_module("tvm.tirx")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 MOST_GROUPS = 8
-"""Largest number of groups of a convolution that is computed as if it had none, by multiplying
-zeros between groups.
+"""Maximum number of groups of a bfloat16 convolution that tile instructions compute. It is computed
+as a convolution without groups, in which the weights between different groups are zero.
 
-It multiplies that many times as much as necessary, but tiles take less time for it than vectors
-take for the groups alone (`python -m benchmarks.cpu.networks --networks shufflenet --precision
-bf16`, on a Xeon with AMX)."""
+With g groups, this takes g times as many multiplications as necessary. Tile instructions are still
+faster than vector instructions that compute only the groups (`python -m benchmarks.cpu.networks
+--networks shufflenet --precision bf16`, on a Xeon with AMX)."""
 LANES = 16
-"""Float32 numbers per vector of any processor with tiles."""
+"""Number of float32 values per vector. It is the same for all processors with tile instructions."""
 
 
 class ConvolutionTiles:

@@ -174,10 +174,12 @@ def _transforms(values: KnobValues) -> bool:
 
 
 COPY_CHUNK = 1
-"""Value of the knob `copy` for a copy per chunk."""
+"""Value of the knob `copy` with which each parallel chunk copies the data that it reads. With any
+other value, a kernel that needs a copy copies all data before the first chunk."""
 Read = Callable[[Expression, Expression, Expression, Expression], Expression]
-"""Function that returns the data of one step: of (block of channels, row and column of the padded
-image, step of the block)."""
+"""Function that returns the data operand of one step of the dot product. Its arguments are the
+block of input channels, the row and the column in the padded image, and the step within the
+block."""
 
 
 def must_copy(block: int, w: Workload, dot: DotProduct) -> bool:

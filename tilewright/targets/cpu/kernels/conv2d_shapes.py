@@ -15,8 +15,8 @@ from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
 MAX_UNROLLED = 1200
-"""Largest number of unrolled multiply-adds in a loop's body. It is our choice: LLVM takes a second
-or two for them (docs/decisions/measuring-on-a-cpu.md)."""
+"""Maximum number of unrolled multiply-adds in the body of a loop. We chose the value: LLVM takes
+one or two seconds to compile such a body (docs/decisions/measuring-on-a-cpu.md)."""
 
 
 def is_pointwise(workload: Workload) -> bool:

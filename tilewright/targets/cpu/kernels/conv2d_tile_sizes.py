@@ -27,28 +27,30 @@ from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
 SIXTEEN = 16
-"""Vector registers of AVX2, which are too few to hold the numbers of three kernel columns at
-once."""
+"""Number of vector registers of AVX2. They are too few to hold the data values of three kernel
+columns at once."""
 CACHE = 1 << 19
-"""Largest desired size of a chunk's weights and data in bytes: half of a usual second-level
-cache."""
+"""Maximum size in bytes that the rule schedule allows for the weights or the data of one chunk:
+half of a typical second-level cache."""
 TRANSFORMED = 1 << 17
-"""Largest desired size of a chunk's data in bytes for Winograd's algorithm. Larger chunks took up
-to 1.3 times as long; `cpu_peak --networks resnet18,vgg11` measures it again."""
+"""Maximum size in bytes that the rule schedule allows for the data of one chunk in Winograd's
+algorithm. Larger chunks took up to 1.3 times as long (`python -m benchmarks.cpu.peak --networks
+resnet18,vgg11`)."""
 FEWEST_TILES = 14
-"""Smallest number of Winograd tiles per chunk if a chunk reads many weights. With fewer tiles,
-reading weights takes longer than multiplying (measured like `TRANSFORMED`)."""
+"""Minimum number of Winograd tiles per chunk, if the weights do not fit into the cache. With fewer
+tiles, reading the weights takes longer than multiplying (measured like `TRANSFORMED`)."""
 NEAR = 1 << 15
-"""Largest desired size in bytes of a register tile's weights, if there are many: a first-level
-cache."""
+"""Maximum size in bytes that the rule schedule allows for the weights of a register tile, if the
+weights are large: the size of a first-level cache."""
 LATENCY = 8
-"""Multiply-adds between one and the next on the same sum: two per cycle, with a latency of four
-cycles (Intel's and AMD's manuals)."""
+"""Number of multiply-adds that a core can start before the result of the first one is available:
+two per cycle, with a latency of four cycles (Intel's and AMD's manuals)."""
 COPY_CYCLES = 6.0
-"""Cycles to copy a vector of the data. It is our choice: twice the value of the estimate
+"""Assumed cycles to copy one vector of data. We chose twice the value that latency estimates use
 (`targets.cpu.estimates.convolution.COPY`)."""
 WASTED = 0.9
-"""Relative worth of a tile of Winograd's products whose last pixels are discarded (our choice)."""
+"""Relative worth of a register tile whose last pixels are computed and discarded, in Winograd's
+algorithm. A tile without discarded pixels has worth 1. We chose the value."""
 
 
 def direct_knobs(

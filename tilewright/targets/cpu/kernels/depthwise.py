@@ -44,9 +44,9 @@ te = lazy_module("tvm.te")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 MAX_TAPS = 25
-"""Largest number of taps that a config may unroll: those of a 5×5 kernel."""
+"""Maximum number of kernel positions (taps) that a config may unroll: those of a 5×5 kernel."""
 MAX_TILE_ROWS = 4
-"""Largest number of rows of a register tile."""
+"""Maximum number of rows of a register tile."""
 
 
 @dataclass(frozen=True)

@@ -151,10 +151,11 @@ def packed_words(w: Workload, weights: Array, pairs: bool) -> Array:
 
 
 QUANTISATION = "quantisation"
-"""Name of the operand with scales and zero points of quantised tensors."""
+"""Name of the epilogue operand that contains the scales and zero points of the quantised
+tensors."""
 A_CHANNEL = frozenset({"bias", "shr_channel", "scale"})
-"""Names of operands with one value per output channel. Others, except `QUANTISATION`, have the
-output's shape."""
+"""Names of the epilogue operands that have one value per output channel. All other operands have
+the shape of the output, except for `QUANTISATION`."""
 _STEPS = {
     "bias", "add", "residual", "offset", "shr", "shr_channel", "shl", "min", "max", "dequantise",
     "add_dequantised", "round", "quantise",
@@ -290,7 +291,8 @@ def _in_reals(
 
 
 _ROUNDS = 1.5 * 2**23
-"""Number that rounds a small float32 to an integer when it is added: see `_rounded_bits`."""
+"""Constant that rounds a small float32 number to an integer when it is added to the number; see
+`_rounded_bits`."""
 
 
 def _rounded_bits(number: Expression) -> Expression:
@@ -403,21 +405,23 @@ def with_row_epilogue(w: Workload, sums: Tensor, inputs: Mapping[str, Tensor]) -
 
 
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)
-"""Coefficients of Cephes' expf, from highest to lowest degree."""
+"""Polynomial coefficients of Cephes' `expf`, from the highest to the lowest degree."""
 _EXP_BOUNDS = -88.0, 89.0
-"""Arguments of `exp` are clipped to this range."""
+"""Lower and upper limit to which the arguments of `exp` are clipped."""
 _ERF_ABOVE = (
     -2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05,
     -7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02,
 )  # fmt: skip
-"""Coefficients of the numerator of Eigen's erf, from highest to lowest degree."""
+"""Coefficients of the numerator polynomial of Eigen's `erf`, from the highest to the lowest
+degree."""
 _ERF_BELOW = (
     -1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03,
     -1.42647390514189e-02,
 )  # fmt: skip
-"""Coefficients of its denominator, from highest to lowest degree."""
+"""Coefficients of the denominator polynomial of Eigen's `erf`, from the highest to the lowest
+degree."""
 _ERF_MOST = 4.0
-"""Arguments of `erf` are clipped to this absolute value."""
+"""Absolute value to which the arguments of `erf` are clipped."""
 
 
 def _let(value: Expression, use: Callable[[Expression], Expression]) -> Expression:
@@ -513,8 +517,8 @@ CYCLES: Mapping[str, float] = {
     "sigmoid": 14.0, "tanh": 15.0, "swish": 15.0, "gelu": 16.0, "gelu_tanh": 18.0,
     "hard_sigmoid": 2.0, "hard_swish": 2.5,
 }  # fmt: skip
-"""Cycles per vector of each activation: its operations at two per cycle, plus half of a division's
-time."""
+"""Estimated cycles per vector, by activation: the number of its operations at two per cycle, plus
+half the time of a division."""
 
 
 def apply_activation(kind: str, x: Expression) -> Expression:

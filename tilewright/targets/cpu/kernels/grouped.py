@@ -56,11 +56,11 @@ tirx = lazy_module("tvm.tirx")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 MAX_TAPS = 9
-"""Largest number of taps that a config may unroll: those of a 3×3 kernel."""
+"""Maximum number of kernel positions (taps) that a config may unroll: those of a 3×3 kernel."""
 MAX_TILE_ROWS = 3
-"""Largest number of rows of a register tile."""
+"""Maximum number of rows of a register tile."""
 MAX_TILE_BLOCKS = 4
-"""Largest number of blocks of output channels of a register tile."""
+"""Maximum number of blocks of output channels per register tile."""
 
 
 @dataclass(frozen=True)

@@ -49,9 +49,10 @@ ir_builder = lazy_module("tvm.script.ir_builder")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 COPY_ALL, COPY_SHARE, COPY_NOTHING = range(3)
-"""Values of the knob `padding`."""
+"""Values of the knob `padding`: copy all data to a padded buffer before the convolution, let each
+parallel task copy the data of its share, or copy nothing."""
 TILE_COLUMNS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14)
-"""Possible numbers of columns of a register tile."""
+"""Numbers of columns that a register tile may have."""
 
 
 def window_knobs(w: Workload, block: int, rows: int, taps: int) -> tuple[Knob, ...]:
@@ -93,8 +94,9 @@ def even_shares(w: Workload, tasks: int, threads: int, offered: tuple[int, ...])
 
 
 TilePixels = tuple[Expression, Callable[[Expression], Expression], tuple[int, int]]
-"""Pixels of a row of a tile: the image row, a function that returns the image column of a pixel of
-the tile, and the first pixel to compute with the one after the last."""
+"""Pixels that one row of a register tile covers: the image row; a function that maps the index of a
+pixel in the tile to its image column; and the index of the first pixel to compute with the index
+after the last one."""
 
 
 class Taps(Protocol):

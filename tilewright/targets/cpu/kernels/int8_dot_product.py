@@ -34,9 +34,10 @@ tirx = lazy_module("tvm.tirx")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 WIDTHS = (4, 8, 16)
-"""Lanes of vectors of 128, 256 and 512 bits."""
+"""Numbers of 32-bit lanes of vectors with 128, 256 and 512 bits."""
 SIGN = 128
-"""Offset between an int8 and the unsigned number that results from flipping its highest bit."""
+"""Difference between an int8 value and the uint8 value that results from flipping its highest
+bit."""
 _VPDPBUSD, _SDOT = "llvm.x86.avx512.vpdpbusd", "llvm.aarch64.neon.sdot.v4i32.v16i8"
 _PAIRS = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}
 

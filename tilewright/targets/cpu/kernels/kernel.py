@@ -11,7 +11,7 @@ from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
 KnobValues = Mapping[str, int]
-"""A config: the value of each knob, by the knob's name."""
+"""Values of the knobs of one config, by knob name."""
 
 
 class DoesNotApply(Exception):

@@ -26,9 +26,9 @@ KERNELS: tuple[Kernel, ...] = (
     Convolution(), Depthwise(), Grouped(), Dense(), BatchMatmul(), ConvolutionInt8(), DenseInt8(),
     BatchMatmulInt8(),
 )  # fmt: skip
-"""Kernels in the order in which they are tried, without those for tile instructions."""
+"""Kernels without tile instructions, in the order in which they are tried."""
 BY_TILES: tuple[Kernel, ...] = (ConvolutionTiles(), MatmulTiles())
-"""Kernels that use tile instructions, or dot products of bfloat16."""
+"""Kernels that use tile instructions or bfloat16 dot products."""
 
 
 def tile_product(workload: Workload, spec: CpuSpec) -> tuple[TileBlocks, int] | None:

@@ -28,13 +28,13 @@ tirx = lazy_module("tvm.tirx")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 MAX_ACCUMULATORS = 64
-"""Largest number of vectors per register tile: twice the registers. Beyond that, everything
-spills."""
+"""Maximum number of accumulator vectors of a register tile. It is twice the number of registers;
+with more vectors, everything would spill."""
 STACK_BYTES = 1023
-"""Largest buffer in bytes that TVM puts on the stack. LLVM keeps only such buffers in registers, so
-that larger sums are divided between several buffers."""
+"""Maximum size in bytes of a buffer that TVM allocates on the stack. LLVM keeps only such buffers
+in registers, so larger groups of accumulators are divided between several buffers."""
 MAX_UNROLLED = 1024
-"""Largest number of unrolled multiply-adds; more take seconds to compile
+"""Maximum number of unrolled multiply-adds. With more, a kernel takes seconds to compile
 (docs/decisions/measuring-on-a-cpu.md)."""
 
 

@@ -47,21 +47,22 @@ ir_builder = lazy_module("tvm.script.ir_builder")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 TILE_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14)
-"""Possible numbers of rows of a register tile."""
+"""Numbers of rows that a register tile may have."""
 TILE_VECTORS = (1, 2, 3, 4, 6, 8)
-"""Possible numbers of vectors of a register tile, from left to right."""
+"""Numbers of vectors that a row of a register tile may have."""
 TILE_DEPTH = (32, 64, 128, 256, 512)
-"""Possible lengths of the parts into which the depth is cut."""
+"""Lengths of the pieces into which the depth may be cut."""
 
 FAR = 1 << 20
-"""Bytes of weights that no second-level cache holds together with data: half of the 2 MiB of the
-Xeon of docs/evidence/cpu.md. `python -m benchmarks.cpu.networks --networks vit_tiny,bert_6_128
---threads 2` measures the rule schedule with several threads."""
+"""Size in bytes of the weights above which they do not fit into a second-level cache together with
+the data: half of the 2 MiB of the Xeon of docs/evidence/cpu.md. Above this size, the rule schedule
+divides the columns between threads. `python -m benchmarks.cpu.networks --networks
+vit_tiny,bert_6_128 --threads 2` measures the rule schedule with several threads."""
 FAR_APART, OFTEN = 512, 8
-"""Smallest number of columns and of tiles of rows for which packing weights pays off. With 1,024
-columns, the scores of 1,024 tokens took 52 ms unpacked and 25 ms packed (`python -m
-benchmarks.cpu.networks --networks bert_2_512,bert_2_1024 --threads 1`, on the Xeon of
-docs/evidence/cpu.md)."""
+"""Minimum number of columns, and minimum number of register tiles along the rows, for which packing
+the weights pays off. With 1,024 columns, the attention scores of 1,024 tokens took 52 ms with
+unpacked weights and 25 ms with packed weights (`python -m benchmarks.cpu.networks --networks
+bert_2_512,bert_2_1024 --threads 1`, on the Xeon of docs/evidence/cpu.md)."""
 
 
 @dataclass(frozen=True)
@@ -270,7 +271,7 @@ class Share:
     """
 
     sums_type = "float32"
-    """Element type of the sums."""
+    """Element type of the accumulators."""
 
     @staticmethod
     def weights_shape(p: GemmShape, v: KnobValues) -> tuple[int, ...]:

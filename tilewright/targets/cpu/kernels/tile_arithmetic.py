@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-"""Numbers of shares into which a knob may divide a loop between threads."""
+"""Numbers of shares into which a knob may divide a loop to run it in several threads."""
 SECOND_CACHE = 1 << 21
-"""Bytes of the second-level cache of a core with AMX."""
+"""Size in bytes of the second-level cache of a core with AMX."""
 
 
 def divisors(number: int, at_most: int) -> tuple[int, ...]:

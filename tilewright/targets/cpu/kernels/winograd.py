@@ -53,7 +53,7 @@ s_tir = lazy_module("tvm.s_tir")
 tvm = lazy_module("tvm")
 
 WINOGRAD_SIZES = (2, 4)
-"""Possible numbers of output pixels per side of a tile (m)."""
+"""Numbers of output pixels per side that a tile may have (m)."""
 
 _Matrix = tuple[tuple[float, ...], ...]
 
@@ -64,19 +64,20 @@ _FILTER: dict[int, _Matrix] = {
         (1 / 24, 1 / 12, 1 / 6), (1 / 24, -1 / 12, 1 / 6), (0, 0, 1),
     ),
 }  # fmt: skip
-"""Matrices of the filter transform, by m."""
+"""Matrices of the filter transform, by the number m of output pixels per side of a tile."""
 NUMBER = 4
-"""Bytes of a float32."""
+"""Size of a float32 value in bytes."""
 LINE = 16
-"""Float32 numbers per cache line."""
+"""Number of float32 values per cache line."""
 MOST_STORED = 1 << 23
-"""Largest size in bytes of a layer's transformed weights that are stored. It is our choice: larger
-ones made the libraries of ResNet-34 and U-Net take more memory than onnxruntime (`tilewright
-benchmark`)."""
+"""Maximum size in bytes of the transformed weights of a layer that are always stored. Larger
+weights may be transformed by the kernel. We chose the value: storing larger weights made the
+libraries of ResNet-34 and U-Net take more memory than onnxruntime (`tilewright benchmark`)."""
 MUCH_MORE = 8
-"""Ratio of transformed weights to transformed data above which the kernel transforms weights. At a
-ratio of 16 it took 1.03 times as long, at 5 1.12 times (`python -m benchmarks.cpu.peak --networks
-resnet18,resnet50`, on the Xeon of docs/evidence/cpu.md)."""
+"""Ratio between the sizes of the transformed weights and of the transformed data above which the
+kernel transforms the weights itself. Transforming them took 1.03 times as long as reading stored
+weights at a ratio of 16, and 1.12 times as long at a ratio of 5 (`python -m benchmarks.cpu.peak
+--networks resnet18,resnet50`, on the Xeon of docs/evidence/cpu.md)."""
 
 
 def serves(workload: Workload) -> bool:

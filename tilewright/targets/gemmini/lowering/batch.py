@@ -25,8 +25,8 @@ from tilewright.targets.gemmini.spec import GemminiMachine, GemminiSpec
 from tilewright.targets.workload import Workload
 
 COMMANDS = "commands"
-"""Name of the only part of a batch's programs: commands, uint64, shape (commands, 3) per program.
-"""
+"""Name of the only part of a batch's programs: the commands, uint64 of shape (commands, 3) per
+program."""
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from tilewright.targets.gemmini.isa import (
 from tilewright.targets.gemmini.lowering.epilogue import StoreEpilogue
 
 Command = tuple[int, int, int]
-"""Function code and the two operands of a command."""
+"""One command: its function code and its two 64-bit operands."""
 CommandTable = NDArray[np.uint64]
-"""Table of commands, shape (n, 3), with the columns funct, rs1 and rs2."""
+"""Table of commands, uint64 of shape (n, 3) with the columns funct, rs1 and rs2."""
 ACCUMULATOR, ACCUMULATES = 1 << 31, 1 << 30
 
 

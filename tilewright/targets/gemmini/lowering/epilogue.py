@@ -19,21 +19,23 @@ from tilewright.targets.patterns.max_pool import Pool
 from tilewright.targets.workload import Workload
 
 MOST_FLOOR_SHIFT = 15
-"""Maximum right shift that can be replaced by a multiplication with a scale slightly above a power
-of two, so that every sum is rounded as by the shift."""
+"""Maximum right shift in bits that a multiplication can replace. The scale of the multiplication is
+slightly above a power of two, so that every accumulator value is rounded as by the shift."""
 MOST_FACTOR = 127 * 64
-"""Maximum factor of a residual. Each 127 of the factor needs one more product."""
+"""Maximum factor by which a residual is multiplied. The factor is divided into products by at most
+127."""
 MOST_CHAINED = ((1 << (ARRAY_OUTPUT_BITS - 1)) - 1) // (1 << 14)
-"""Number of int8 products, each at most 2^14, whose sum fits into the array's output width for any
-data."""
+"""Maximum number of int8 products, each of magnitude at most 2^14, whose sum always fits into the
+output width of the array."""
 # No limit: more products than any chain has.
 ALL_CHAINED = 1 << 30
 _REST = "the accumulator is scaled, rounded and saturated to int8 as it is stored"
 MOST_SIDE = 3
-"""Maximum size of a pooling window, stride or padding, in pixels. These fields have two bits."""
+"""Maximum window size, stride and padding of a pooled store, in pixels. The instruction fields have
+two bits."""
 MOST_PIXELS = 255
-"""Maximum number of rows and columns of a pooled store's sums and outputs. These fields have eight
-bits."""
+"""Maximum number of rows and of columns of a pooled store, before and after pooling. The
+instruction fields have eight bits."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from tilewright.targets.workload import Workload
 # addresses.
 MEMORY_BASE = 0x80000000
 MEMORY_BYTES = 1 << 28
-"""Size of the machine's main memory in bytes, which begins at `MEMORY_BASE`."""
+"""Size in bytes of the machine's main memory, which begins at the address `MEMORY_BASE`."""
 PAGE_BYTES = 4096
 # Largest value of an int8 weight.
 MOST_WEIGHT = 127

@@ -68,7 +68,8 @@ from tilewright.targets.gemmini.spec import DIM, GemminiMachine
 from tilewright.targets.patterns.max_pool import Pool
 
 Pairs = NDArray[np.uint64]
-"""Products as commands, shape (products, 2, 3): a PRELOAD and its COMPUTE."""
+"""Commands of some products, uint64 of shape (products, 2, 3). Each product is a PRELOAD followed
+by a COMPUTE."""
 
 
 class Places(NamedTuple):

@@ -18,7 +18,8 @@ from tilewright.targets.gemmini.lowering.tiles import Tile, TileStage, channels_
 from tilewright.targets.gemmini.spec import DIM
 
 ZEROS = 0
-"""Memory address from which an MVIN reads zeros."""
+"""Main-memory address at which an MVIN writes zeros to its destination instead of reading
+memory."""
 
 
 @dataclass(frozen=True)

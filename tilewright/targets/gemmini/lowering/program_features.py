@@ -27,7 +27,8 @@ from tilewright.targets.gemmini.isa import (
 from tilewright.targets.gemmini.spec import DIM, MAX_REQUEST_BYTES, GemminiMachine
 
 LEAST_ROWS = 4
-"""Minimum number of cycles that the array needs for a product without new weights."""
+"""Minimum number of cycles that the array takes for a product with the weights that are already
+loaded."""
 
 HIDDEN = (
     Feature("commands", "instructions", "", "commands the processor issues"),

@@ -11,16 +11,16 @@ from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, blocks, 
 from tilewright.targets.gemmini.spec import DIM
 
 LOOP, SPREAD, FIRST = 0, 1, 2
-"""Forms of a program. `LOOP` uses the hardware's own loop for each tile. `SPREAD` and `FIRST` issue
-commands for each product; the loads of the next tile are interleaved with them (`SPREAD`) or
-precede them (`FIRST`)."""
+"""Forms of a program. `LOOP` runs the hardware's own loop for each tile. `SPREAD` and `FIRST` issue
+separate commands for each product. With `SPREAD`, the loads of the next tile are interleaved with
+the products; with `FIRST`, they precede the products."""
 PIXELS_OUTSIDE, CHANNELS_OUTSIDE = 0, 1
 WEIGHTS_OF_A_CHANNEL_FIRST, ALL_CHANNELS_FIRST = 0, 1
 # Maximum number of values of a knob.
 MOST_VALUES = 8
 MOST_TILE_BLOCKS = 64
-"""Maximum side length of a tile in blocks. Half an accumulator of the default machine holds 32
-blocks."""
+"""Maximum side length of a tile in blocks. For comparison, half of the default machine's
+accumulator holds 32 blocks."""
 
 
 class TileSchedule(NamedTuple):

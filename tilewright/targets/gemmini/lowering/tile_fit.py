@@ -11,7 +11,8 @@ from tilewright.targets.gemmini.spec import DIM, GemminiMachine
 # Longer programs are rejected, which bounds the time and memory for lowering and simulating one.
 MOST_PRODUCTS = 1 << 19
 MOST_BLOCK_STRIDE = (1 << 14) - 1
-"""Maximum distance of channel blocks in rows. The field has 14 bits."""
+"""Maximum distance between two channel blocks in the scratchpad, in rows. The instruction field has
+14 bits."""
 
 
 class LoweringFailure(Exception):

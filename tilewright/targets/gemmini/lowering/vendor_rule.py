@@ -34,8 +34,8 @@ MATMUL_RULE, CONVOLUTION_RULE = "tiled_matmul_auto", "tiled_conv_auto"
 Sizes = tuple[int, ...]
 SIDES = 7
 ROWS, COLUMNS, OUT_CHANNELS, IN_CHANNELS = 1, 2, 3, 6
-"""Indices of the sides of a convolution's tile. The sides are images, rows, columns, output
-channels, kernel rows, kernel columns and input channels."""
+"""Indices of four of the seven sizes of a convolution's tile. The sizes are ordered as images,
+rows, columns, output channels, kernel rows, kernel columns, input channels."""
 
 
 def vendor_schedule(g: BlockGeometry, m: GemminiMachine) -> tuple[str, TileSchedule]:

@@ -94,8 +94,8 @@ from tilewright.targets.gemmini.timing.state import (
 )
 
 IDLE, WORKS, MULTIPLIES = 0, 1, 2
-"""States of a generator. The generator of products alternates between PRELOAD (1) and COMPUTE (2).
-"""
+"""States of a command generator of the loop unit. The generator of products alternates between two
+active states: it generates a PRELOAD in state `WORKS` and a COMPUTE in state `MULTIPLIES`."""
 ALL_COMPLETED = (1 << GENERATORS) - 1
 NOBODY = -1
 

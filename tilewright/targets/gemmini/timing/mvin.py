@@ -138,7 +138,7 @@ from tilewright.targets.gemmini.timing.state import (
 )
 
 ALL_ELEMENTS = 15
-"""Bit mask of the four elements of a row that pass through one multiplier."""
+"""Bit mask of the four elements of a row that pass through the same multiplier."""
 # Four multipliers scale a row of 16 elements. All four behave alike, so only one of them is
 # simulated.
 LANE_ELEMENTS = 4

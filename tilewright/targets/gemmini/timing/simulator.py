@@ -55,8 +55,8 @@ from tilewright.targets.gemmini.timing.systolic_array import drop_tags, step_arr
 
 HANGS = -1
 PATIENCE = 20_000
-"""Number of cycles without progress of any command, in addition to a multiple of the memory
-latency, after which the stream is considered to hang."""
+"""Number of cycles without progress of any command after which the program is considered to hang. A
+multiple of the memory latency is added."""
 
 
 @stage

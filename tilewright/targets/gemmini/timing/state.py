@@ -27,9 +27,9 @@ UnitState = NDArray[np.int64]  # shape (STATE_WORDS,)
 HEAD, COUNT, REMOVED_AT, ENTRIES = 0, 1, 2, 3
 QUEUE_HEADER = 3
 Commands = NDArray[np.int64]
-"""Table of commands, shape (7, n + made): a stream, followed by space for the commands that loops
-generate. Three rows describe the command; four rows hold the cycles of its events, -1 if an event
-does not occur."""
+"""Table of commands, int64 of shape (7, n + made). The n commands of the program come first,
+followed by space for the commands that hardware loops generate. Rows 0 to 2 are the command itself;
+rows 3 to 6 are the cycles of its events, or -1 for an event that does not occur."""
 FUNCT, RS1, RS2 = 0, 1, 2
 ACCEPT, ALLOC, ISSUE, COMPLETE = 3, 4, 5, 6
 COMMAND_ROWS = 7

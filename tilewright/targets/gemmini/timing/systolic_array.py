@@ -82,7 +82,7 @@ PRODUCTS = 5
 # A power of two above ARRAY_CYCLES, so that a cycle can be reduced to an index by a mask.
 LINE = 64
 ARRAY_CYCLES = 2 * DIM
-"""Cycles from the entry of a row into the array to its result."""
+"""Latency of the array in cycles, from the entry of a row to its result."""
 TAG_ADDRESS, TAG_ENTRY, TAG_ROWS, TAG_ID = 0, 1, 2, 3
 NO_TAG = -1
 

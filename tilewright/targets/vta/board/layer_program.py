@@ -35,10 +35,11 @@ from tilewright.targets.vta.lowering.tensor_packing import (
 from tilewright.targets.vta.spec import Machine, VtaSpec
 
 STOCK = "stock"
-"""Name of the template space with the restrictions of the stock compiler. Its programs are those of
-the template."""
+"""Name of the schedule space that has the restrictions of the stock compiler. Its schedules are
+lowered like those of the space `template`."""
 CHUNK_BYTES = 1 << 23
-"""Amount of weights that is packed at a time. Intermediate arrays need several times this size."""
+"""Size in bytes of the weights that are packed at a time. The intermediate arrays need several
+times as much memory."""
 
 
 @dataclass(frozen=True)

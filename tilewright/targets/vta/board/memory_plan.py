@@ -307,7 +307,8 @@ def _block_bytes(tensor: BoardTensor, machine: Machine) -> int:
 
 
 _APART = 1 << 27
-"""Distance in bytes of the buffers in a trial program. No tensor is larger."""
+"""Distance in bytes between the start addresses of the buffers in a program that is only checked,
+not run. No tensor is larger."""
 
 
 Legal = Callable[[Placed, str], bool]

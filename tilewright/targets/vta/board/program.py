@@ -20,14 +20,14 @@ from tilewright.targets.layer import Scale, Value
 from tilewright.targets.vta.spec import VtaSpec
 
 MAX_BUFFER_BYTES = 1 << 25
-"""Maximum size of one allocation by the driver (`VTA_MAX_XFER`)."""
+"""Maximum size in bytes of one allocation by the driver (`VTA_MAX_XFER`)."""
 
 RELOCATION = np.dtype(
     [("instruction", "<u4"), ("memory", "<u4"), ("buffer", "<u4"), ("offset", "<u4")]
 )
-"""A relocation: the index of the instruction in `BoardProgram.insns`, the memory type that the
-instruction refers to (`isa.UOP` …), the buffer, and the offset in the buffer in elements of that
-memory type."""
+"""Record type of a relocation: the index of an instruction in `BoardProgram.insns`, the memory type
+of the transfer (`isa.UOP` …), the index of the buffer, and the offset in the buffer in elements of
+this memory type."""
 
 BufferKind = Literal["uops", "constants", "activations"]
 PortForm = Literal["image", "column", "weights"]

@@ -29,28 +29,29 @@ from tilewright.targets.vta.instruction_format import FINISH, LOAD, OUT, STORE, 
 from tilewright.targets.vta.spec import VtaSpec
 
 MAX_RANK = 8
-"""Maximum number of dimensions of a tensor that the host exchanges."""
+"""Maximum number of dimensions of a tensor that is exchanged with the host."""
 MAX_DIMENSION = (1 << 24) - 1
-"""Maximum size of a dimension of an exchanged tensor, and of an unfolding. The product of two such
-sizes fits into 64 bits."""
+"""Maximum size of each dimension of an exchanged tensor, and of each number that describes an
+unfolding (im2col). The product of two such numbers fits into 64 bits."""
 MAX_TENSOR_BYTES = 1 << 28
-"""Maximum size of an exchanged tensor on the host, in bytes."""
+"""Maximum size in bytes of an exchanged tensor in the host's element type."""
 MAX_PORTS = 1024
-"""Maximum number of exchanged tensors in all steps, and of inputs and outputs of a network
-together."""
+"""Maximum number of tensors that all steps together exchange with the host. It is also the maximum
+number of inputs and outputs of a network."""
 MAX_NAME_BYTES = 1024
-"""Maximum length of the name of a tensor or buffer, in bytes of UTF-8."""
+"""Maximum length in UTF-8 bytes of the name of a tensor or buffer."""
 MAX_BUFFERS, MAX_STREAMS = 1 << 12, 1 << 16
-"""Maximum number of buffers; maximum number of segments and of steps."""
+"""Maximum number of buffers, and maximum number of segments and of steps."""
 MAX_MEMORY_BYTES = 1 << 30
-"""Maximum size of all buffers together. No board has more memory."""
+"""Maximum total size of all buffers in bytes. No supported board has more memory."""
 KINDS = ("uops", "constants", "activations")
 DTYPES = ("int8", "float32", "int32", "uint8", "int64")
-"""Element types of exchanged tensors."""
+"""Element types of the tensors that steps exchange with the host."""
 HOST_DTYPES = (
     *DTYPES, "bool", "float16", "float64", "int16", "uint16", "uint32", "uint64",
 )  # fmt: skip
-"""Element types of a network's inputs. Not every input has to be read by a segment."""
+"""Element types of the inputs and outputs of a network. Types that are not in `DTYPES` are allowed
+because only the host may use an input or output."""
 FORMS = ("image", "column", "weights")
 
 
@@ -367,7 +368,7 @@ def _check_apart(program: BoardProgram, loads: tuple[Port, ...]) -> None:
 
 
 RUNTIME_DTYPES = ("int8", "uint8", "float32")
-"""Element types that the C runtime can convert."""
+"""Element types that the C runtime can convert from and to int8."""
 
 
 def why_not_bare(program: BoardProgram, host_work: Sequence[str] = ()) -> str:

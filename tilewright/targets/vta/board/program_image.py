@@ -55,7 +55,8 @@ from tilewright.targets.vta.spec import VtaSpec
 
 MAGIC = b"TWBOARD1"
 BARE = 1
-"""Flag: the C runtime can run the program without further software."""
+"""Flag in the header of a program: the C runtime can run the program without additional
+software."""
 
 _DATA = ("instruction", "uop", "constant")
 _TABLES = ("buffers", "segments", "steps", "ports", "inputs", "outputs", "relocations")
@@ -85,7 +86,8 @@ _MOST = {
     "buffers": MAX_BUFFERS, "segments": MAX_STREAMS, "steps": MAX_STREAMS, "ports": MAX_PORTS,
     "inputs": MAX_PORTS, "outputs": MAX_PORTS,
 }  # fmt: skip
-"""Maximum number of rows per table. There are at most as many relocations as instructions."""
+"""Maximum number of rows of each table, by name of the table. The table of relocations is limited
+by the number of instructions instead."""
 _DIGEST_BYTES = 32
 
 

@@ -25,7 +25,7 @@ from tilewright.targets.vta.instruction_format import (
 )
 
 NOWHERE = -1
-"""Buffer of an instruction that transfers nothing."""
+"""Buffer index of an instruction that transfers no data."""
 _SRAM, _ROWS, _COLUMNS, _PITCH = (10, 16), (64, 16), (80, 16), (96, 16)
 
 

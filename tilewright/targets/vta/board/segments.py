@@ -17,7 +17,8 @@ from tilewright.targets.vta.board.layer_program import LayerProgram
 from tilewright.targets.vta.board.layouts import Packing
 
 Key = tuple[str, tuple[int, ...], Unfold | None]
-"""Identity of a tensor in memory: its name, `Packing.place`, and how it is unfolded."""
+"""Identity of a tensor in memory: its name, its position in the packed layout (`Packing.place`),
+and how it is unfolded (im2col), if at all."""
 
 
 @dataclass(eq=False)

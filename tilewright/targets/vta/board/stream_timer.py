@@ -33,7 +33,8 @@ from tilewright.targets.vta.timing.simulator import (
 from tilewright.targets.workload import Workload
 
 _Schedule = tuple[Workload, str, tuple[int, ...]]
-"""Everything that determines a program except for its constants: workload, space and config."""
+"""Properties that determine a program except for its constants: workload, name of the schedule
+space, and config."""
 _Key = tuple[object, ...]
 
 

@@ -20,12 +20,12 @@ ESTIMATES = (
     Feature("wgt_share", "share", "", "share of the weight scratchpad that is needed"),
     Feature("acc_share", "share", "", "share of the accumulators that is needed"),
 )
-"""Columns of an estimate, in the order in which the modules compute them."""
+"""Columns of an estimate, in the order of its values."""
 
 CYCLES = 0
-"""Index of the estimated cycles in `ESTIMATES`."""
+"""Index of the column with the estimated cycles."""
 SHARES = slice(7, 10)
-"""Indices of the scratchpad shares in `ESTIMATES`."""
+"""Indices of the columns with the occupied shares of the scratchpads."""
 
 FETCH_BEATS = 2  # bus beats per instruction of 16 bytes on a 64-bit bus
 # approximate cycles of the first fetch, the micro-op loads and the final synchronisation

@@ -41,7 +41,7 @@ from tilewright.targets.vta.spec import Machine
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Knobs = dict[str, Array]
-"""Knob values by name, each of shape (n,)."""
+"""Values of each knob, shape (n,), by the name of the knob."""
 
 
 @dataclass(frozen=True)
@@ -279,9 +279,9 @@ _FETCHED = 23.0
 # cycles between two instructions of a module, or of two modules that wait for each other
 _TOKEN = 1.0
 _LOAD = 5.0 + _TOKEN
-"""Cycles of a LOAD in addition to its beats and the memory latency. Only the first LOAD must pay
-the latency: reads of other modules can keep the memory busy, so that later ones do not find it
-idle."""
+"""Cycles of a LOAD in addition to its beats and the memory latency. A lower bound may add the
+latency only for the first LOAD. Later LOADs can overlap with reads of other modules, so their
+latency may be hidden."""
 # cycles per burst of a STORE in addition to its beats: command (1), address (2) and response (1)
 _BURST = 4.0
 

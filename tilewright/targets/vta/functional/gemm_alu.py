@@ -23,9 +23,11 @@ from tilewright.targets.vta.numba_decorators import helper
 from tilewright.targets.vta.spec import LOOP_FIELD_BITS, Machine
 
 LONG_RUN = 16
-"""Number of inputs per weight block from which the cost of loading the block is negligible."""
+"""Number of inputs per weight block from which on the time to load the weight block is
+negligible."""
 MOST_APART = 64
-"""Maximum distance at which micro-ops with the same weights are searched for."""
+"""Maximum distance between two micro-ops with the same weights at which a repeating pattern is
+searched for."""
 _LOOP_RANGE = 1 << LOOP_FIELD_BITS
 
 

@@ -45,7 +45,8 @@ COUNTER_NAMES = (
     "gemm_counter",
     "alu_counter",
 )
-"""Counters of the functional simulator: bytes moved without padding, iterations without resets."""
+"""Names of the functional simulator's counters: bytes that are transferred, without padding, and
+iterations of GEMM and ALU, without resets."""
 
 
 class ExecutionOutcome(NamedTuple):

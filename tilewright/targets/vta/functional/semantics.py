@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from tilewright.targets.vta.spec import Machine
 
 WORK_LIMIT = 1 << 36
-"""Default limit of a program's work, in multiply-accumulates (see `Semantics.work_limit`)."""
+"""Default maximum work of a program, in multiply-accumulates; see `Semantics.work_limit`."""
 
 
 @dataclass(frozen=True)
@@ -31,41 +31,46 @@ class Semantics:
 
     name: str = "functional"
     indices_wrap: bool = False
-    """A scratchpad index beyond the depth is an error; if set, it is taken modulo the depth (RTL).
-    """
+    """If True, a scratchpad index is taken modulo the depth of the scratchpad, as in the RTL. If
+    False, an index beyond the depth is an error."""
     built_depths: bool = False
-    """Depths follow LOG_*_BUFF_SIZE; if set, they are those of the built hardware (2048 micro-ops).
-    """
+    """If True, the scratchpads have the depths of the built hardware, such as 2048 micro-ops. If
+    False, the depths follow the keys LOG_*_BUFF_SIZE."""
     out_scratchpad: bool = False
-    """STORE reads the accumulators; if set, it reads a scratchpad that only GEMM (not its reset)
-    and ALU write."""
+    """If True, STORE reads a separate scratchpad, which is written by ALU and GEMM but not by a
+    GEMM reset. If False, STORE reads the accumulators."""
     immediate_reads_source: bool = False
-    """An immediate ALU operation reads its destination index; if set, it reads its source index."""
+    """If True, an ALU operation with an immediate reads the accumulator at its source index. If
+    False, it reads the accumulator at its destination index."""
     hardware_shift: bool = False
-    """SHR by a tensor shifts left for negative amounts, and for amounts beyond 31 does what x86-64
-    code of the functional simulator does; if set, the low bits are an unsigned amount (modulo 32).
-    """
+    """If True, a SHR whose amounts come from a tensor uses the low bits as an unsigned amount
+    (modulo 32). If False, it shifts left for negative amounts, and amounts beyond 31 have the
+    effect that they have in x86-64 code of the functional simulator."""
     zero_trips_wrap: bool = False
-    """A trip count of zero, or an empty range of micro-ops, does nothing; if set, it runs 16384
-    times."""
+    """If True, a trip count of zero, or an empty range of micro-ops, runs 16384 times. If False, it
+    does nothing."""
     store_ignores_fields: bool = False
-    """STORE requires memory type OUT and no padding; if set, it ignores both fields."""
+    """If True, STORE ignores its memory type and its padding. If False, the memory type must be OUT
+    and the padding must be zero."""
     extensions: bool = True
-    """ALU MUL and LOAD ACC_8BIT exist; if not set, they are undecodable."""
+    """If True, the ALU operation MUL and the memory type ACC_8BIT of LOAD exist. If False,
+    instructions that use them cannot be decoded."""
     empty_rows_hang: bool = False
-    """A transfer with x_size > 0 and y_size = 0 moves nothing; if set, it never ends."""
+    """If True, a transfer with x_size > 0 and y_size = 0 never ends. If False, it transfers
+    nothing."""
     alu_hazards_stop: bool = False
-    """Dependences between consecutive ALU iterations are respected; if set, they stop the
-    simulation."""
+    """If True, a data dependence between consecutive ALU iterations stops the simulation. If False,
+    the iterations are executed one after another, so that dependences are respected."""
     illegal_flags_ignored: bool = False
-    """A dependency flag towards a neighbour that does not exist is an error; if set, it is ignored.
-    """
+    """If True, a dependency flag that refers to a module that is not a neighbour is ignored. If
+    False, it is an error."""
     finish_ends: bool = False
-    """All instructions must have run before FINISH; if set, those that have not are dropped."""
+    """If True, instructions that have not run before FINISH are dropped. If False, such
+    instructions are an error."""
     work_limit: int = WORK_LIMIT
-    """Maximum work of a program in multiply-accumulates; programs that need more are rejected. One
-    ALU operation on one accumulator counts as 16, one transferred byte as 4. The default takes some
-    seconds on one core."""
+    """Maximum work of a program in multiply-accumulates. Programs that need more work are rejected.
+    An ALU operation on one accumulator counts as 16 multiply-accumulates, and a transferred byte as
+    4. The default work takes some seconds on one core."""
 
 
 FUNCTIONAL = Semantics()

@@ -14,9 +14,10 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 LANES = 16
-"""Number of accumulators per tile; scratchpad rows are padded to a multiple of it."""
+"""Number of accumulators per tile. Scratchpad rows are padded to a multiple of this number."""
 TILE = LANES * LANES
-"""Number of weights per tile, ordered as [input pair][output][2]."""
+"""Number of weights per tile. The weights are ordered as [pair of inputs][output][input of the
+pair]."""
 
 _I8, _I16, _I32, _I64 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _LANES = ir.VectorType(_I32, LANES)

@@ -50,8 +50,9 @@ from tilewright.targets.vta.spec import VtaSpec
 __all__ = ["WORK_LIMIT", "Finding", "Severity", "classify", "lint"]
 
 WORK_LIMIT = 1 << 33
-"""Maximum number of multiply-accumulates of a program that is examined. Instructions beyond it are
-skipped and reported as `work_limit`. It takes several seconds at worst."""
+"""Maximum work of a program that is examined, in multiply-accumulates. The remaining instructions
+are skipped, and the finding `work_limit` is reported. Examining this much work takes several
+seconds at worst."""
 # Report everything that only the functional simulator accepts, but compute as it does.
 _STRICT = replace(
     FUNCTIONAL, extensions=False, empty_rows_hang=True, alu_hazards_stop=True, work_limit=WORK_LIMIT

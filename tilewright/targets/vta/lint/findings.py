@@ -142,8 +142,8 @@ def name_of(code: int) -> str:
 
 
 CAPACITY = 1 << 16
-"""Maximum number of findings that are stored with their instruction. Of further findings, only the
-class is stored."""
+"""Maximum number of findings that are stored in full. Only the class of each further finding is
+stored."""
 
 
 class Log(NamedTuple):

@@ -27,16 +27,18 @@ from tilewright.targets.vta.instruction_format import (
 from tilewright.targets.vta.spec import Machine
 
 Race = tuple[int, int, int]
-"""An instruction, the earlier instruction that it does not wait for, and the first shared address.
-"""
+"""A race: index of an instruction, index of the earlier instruction for which it does not wait, and
+first shared byte address."""
 
 Transfer = tuple[int, int, int, int, int, int]
-"""Instruction, module, first position, rows, positions per row and distance of rows. Positions are
-in units of the memory granularity."""
+"""A transfer between memory and a scratchpad: index of the instruction, module, first memory
+position, number of rows, number of positions per row, and distance between rows. One position is
+the greatest common divisor of the element sizes in bytes."""
 
 _ADDRESS_BITS = 32
 EVERYWHERE = (0, 1 << _ADDRESS_BITS)
-"""The whole memory, for programs whose stores are known to be close together."""
+"""Range of all memory addresses. It is used for programs whose stores are close together, because
+an array is allocated for the memory between the first store and the last."""
 
 
 def memory_races(

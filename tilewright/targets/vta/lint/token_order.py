@@ -27,7 +27,7 @@ from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.timing import CycleError, simulate_program
 
 CONSUMERS = np.array([MODULE_COMPUTE, MODULE_LOAD, MODULE_STORE, MODULE_COMPUTE], np.int64)
-"""Module that pops from each queue (l2g, g2l, g2s, s2g)."""
+"""Modules that pop tokens from the queues l2g, g2l, g2s and s2g, in this order."""
 
 
 @kernel

@@ -53,8 +53,8 @@ _LOWERINGS: dict[str, Callable[..., int]] = {
     "fused_max_pool": lower_pooled,
     "fused_shortcut": lower_summed,
 }
-"""Compiled lowering functions, by space, or by the pipeline that replaces the space for max-pools
-and some fused patterns."""
+"""Compiled lowering functions, by the name of the schedule space. Max-pools and some fused patterns
+use a separate entry instead of that of their space."""
 RowLowering = Callable[..., tuple[NDArray[np.uint64], NDArray[np.uint64]]]
 _CHUNK = 64  # configs that a thread takes at a time
 SCRATCH = 1 << 15  # number of instructions; longer programs are written twice

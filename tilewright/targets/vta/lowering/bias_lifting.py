@@ -27,11 +27,14 @@ from tilewright.targets.vta.spec import Machine
 from tilewright.targets.workload import Workload
 
 HIGHEST = (1 << 15) - 256
-"""Largest multiple of 256 that leaves room for a clip in an immediate."""
+"""Maximum of `Lift.clips`: the largest multiple of 256 to which the constant of a clip can be added
+without exceeding a signed 16-bit immediate."""
 ENOUGH = 1 << 24
-"""Biases down to the negative of this number are lifted, as far as immediates allow."""
+"""Magnitude of the most negative bias for which the lift should suffice. The lift is smaller if
+immediates or 32-bit accumulators require it."""
 SUMS = 1 << 29
-"""Bound of the sums, of the lift and of the bias, such that none of their sums overflows."""
+"""Exclusive upper limit of the magnitudes of the accumulators and of the lift, so that adding them
+and the bias does not overflow int32."""
 
 
 class Lift(NamedTuple):

@@ -336,7 +336,8 @@ def with_vector(
 
 
 POOLED_KNOBS = EXTENDED_KNOBS[:-1]
-"""Knobs of the extended space except `tail`, the pieces of the last epilogue."""
+"""Knobs of a convolution with a fused max-pool: the knobs of the extended space except for `tail`,
+which divides the last epilogue into pieces."""
 
 _ACCUMULATORS = {"bias", "offset", "shr", "shr_channel", "shl", "min", "max"}
 

@@ -38,8 +38,9 @@ from tilewright.targets.vta.numba_decorators import helper, stage, view_stage
 from tilewright.targets.vta.spec import Machine
 
 COPY_CYCLES = 5
-"""Cycles of a sum that the next tile copies: a reset, two operations that set the smallest possible
-value, and a maximum. A tile that reads the sum in its old place needs none of them."""
+"""Cycles to copy one accumulator value for the next tile, which needs the value, too: a reset, two
+operations that set the smallest possible value, and a maximum. A tile that reads the value at its
+old position needs none of these operations."""
 
 
 class PooledPlan(NamedTuple):

@@ -25,12 +25,19 @@ from tilewright.targets.workload import Workload
 PAGE_BYTES = 4096
 
 EPILOGUE_IMMEDIATE, EPILOGUE_BIAS, EPILOGUE_TENSOR, EPILOGUE_RESIDUAL = 0, 1, 2, 3
-"""Kinds of second operands of an epilogue step: a constant; one value per channel (the immediate is
-its index in `channel_vectors`); a whole tensor; or an int8 tensor that is added through the GEMM
-core (the immediate is the power of two by which it is scaled)."""
+"""Kinds of second operands of an epilogue step.
+
+- `EPILOGUE_IMMEDIATE`: the immediate.
+- `EPILOGUE_BIAS`: one value per channel. The immediate is the index of the step in
+  `channel_vectors`.
+- `EPILOGUE_TENSOR`: a tensor with the shape of the output.
+- `EPILOGUE_RESIDUAL`: an int8 tensor that the GEMM core adds to the accumulators. The immediate is
+  the base-2 logarithm of the tensor's factor, or of a power of two that needs the same instructions
+  as the factor.
+"""
 EPILOGUE_TAKE, EPILOGUE_ASIDE, EPILOGUE_BACK = 4, 5, 6
-"""Kinds of rows of a step that consists of ALU operations (`targets.steps.step`): the accumulators
-are copied, the copy is changed by a constant, or the accumulators are changed by the copy."""
+"""Kinds of ALU operations of a step that is composed of several operations (`targets.steps.step`):
+copy the accumulators, change the copy by a constant, and change the accumulators by the copy."""
 
 _ROW_OF = {
     "results": EPILOGUE_IMMEDIATE, "take": EPILOGUE_TAKE, "aside": EPILOGUE_ASIDE,
@@ -41,22 +48,22 @@ _CYCLES = {
     EPILOGUE_IMMEDIATE: (1, 1), EPILOGUE_TAKE: (2, 3), EPILOGUE_ASIDE: (1, 1),
     EPILOGUE_BACK: (1, 2),
 }  # fmt: skip
-"""Instructions per tile and cycles per accumulator of such a row. An operand from the accumulators
-takes two cycles, and a copy begins with a reset."""
+"""Instructions per tile and cycles per accumulator, by the kind of ALU operation. An operation with
+two accumulator operands takes two cycles. A copy consists of a reset and such an operation."""
 
 IDENTITY_BITS = 6
-"""Exponent of the largest power of two that fits into an int8 weight."""
+"""Base-2 logarithm of the largest power of two that fits into an int8 weight."""
 
 _ALU_OF = {"shr": ALU_SHR, "shl": ALU_SHR, "min": ALU_MIN, "max": ALU_MAX, "offset": ALU_ADD,
            "bias": ALU_ADD, "add": ALU_ADD, "residual": ALU_ADD, "weighted": ALU_ADD,
            "shr_channel": ALU_SHR}  # fmt: skip
 
 CHANNEL_VECTORS = ("bias", "shr_channel")
-"""Epilogue steps that read one value per channel. Their values are stored one after the other in
-place of the bias."""
+"""Epilogue steps that read one value per channel. Their values are stored one after another in the
+memory region of the bias."""
 
 ADDITIONS = ("bias", "add", "offset", "residual", "weighted")
-"""Epilogue steps whose order does not matter."""
+"""Epilogue steps that are additions, so that their order does not matter."""
 
 
 class Geometry(NamedTuple):

@@ -64,7 +64,8 @@ _HIDDEN: tuple[tuple[str, Meaning, Unit, str], ...] = (
     ("last_exposed", "waiting", "", "bytes stored after the last ALU instruction"),
     ("last_work", "last work", "", "micro-ops executed after the last load"),
 )
-"""Name, meaning, occupied unit, and text with unit of measurement. All values are counts."""
+"""Name, meaning, occupied hardware unit, and description of each hidden feature. All values are
+counts."""
 _FIELD = {
     "first_exposed": "first_loaded",
     "load_exposed": "exposed_loads",
@@ -72,7 +73,8 @@ _FIELD = {
     "last_exposed": "last_stored",
     "last_work": "last_iterations",
 }
-"""Fields of `ProgramState` whose names differ from the feature's name."""
+"""Names of the fields of `ProgramState` that differ from the name of the feature, by the name of
+the feature."""
 
 HIDDEN = tuple(Feature(*row) for row in _HIDDEN)
 HIDDEN_FIELDS = tuple(_FIELD.get(name, name) for name, *_ in _HIDDEN)

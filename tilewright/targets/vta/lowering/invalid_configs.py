@@ -58,5 +58,5 @@ FAILURES: dict[int, Failure] = {
         "WINDOW", "build", "an input window lies wholly in the padding, which no LOAD can fill"
     ),
 }  # fmt: skip
-"""Failure classes by code. The sources are TVM 0.14's `vta/python/vta/transform.py`,
+"""Failure classes by failure code. They follow TVM 0.14's `vta/python/vta/transform.py`,
 `storage_rewrite.cc` and `runtime.cc`."""

@@ -20,9 +20,9 @@ _GROUP_ORDERS = (
     (_ROWS, _IMAGES, _CHANNELS),  # number of virtual threads over rows
     (_ROWS, _CHANNELS, _IMAGES),  # threads over channels
 )
-"""What the loops over groups of threads iterate over, outermost first. The loop over the
-convolution's groups is outside of all of them, and the loop over columns is inside of all of them.
-"""
+"""Orders of the loops over groups of virtual threads, one row per number and kind of threads. A row
+lists the dimensions of the loops, the outermost first. The loop over the groups of a grouped
+convolution encloses these loops, and the loop over columns is inside of them."""
 
 
 class TemplateTiling(NamedTuple):

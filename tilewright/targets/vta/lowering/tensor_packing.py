@@ -22,9 +22,13 @@ from tilewright.targets.vta.spec import Machine
 from tilewright.targets.workload import Workload
 
 Tensors = dict[str, NDArray[np.int64]]
-"""Operands of a workload: `data` (n, c, h, w); `weight` (o, c/groups, kh, kw) except for pools;
-and, if the epilogue reads them, `bias` and `shr_channel` (o,), `add` and `residual` (n, o, oh, ow)
-with the size before an average. The operands of a shortcut have names that begin with `shortcut_`.
+"""Operands of a workload by name, int64.
+
+- `data`: shape (n, c, h, w).
+- `weight`: shape (o, c / groups, kh, kw); absent for max-pools.
+- `bias`, `shr_channel`: shape (o,), if the epilogue reads them.
+- `add`, `residual`: shape (n, o, oh, ow) before an average pool, if the epilogue reads them.
+- Names that begin with `shortcut_`: operands of a fused shortcut.
 """
 
 

@@ -54,8 +54,8 @@ from tilewright.targets.vta.spec import Machine
 _L, _C, _S = 0, 1, 2
 
 _RESET, _GEMM, EPILOGUE_KERNELS = 0, 1, 2
-"""Columns of a thread's micro-op kernels: reset, GEMM, and from the last one, one per epilogue
-step."""
+"""Column indices in the table of micro-op kernels, which has one row per thread: the reset, the
+GEMM, and the first epilogue step. Each further epilogue step has a column of its own."""
 MOST_THREADS = 4  # two knobs, `oc_nthread` and `h_nthread`, with at most two threads each
 
 

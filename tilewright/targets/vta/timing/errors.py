@@ -175,9 +175,10 @@ def error_of(outcome: list[int]) -> CycleError:
 
 
 WORK_LIMIT = 1 << 30
-"""Default limit of a program's simulation steps; they take half a minute on one core at worst."""
+"""Default maximum number of simulation steps of a program. Simulating this many steps takes half a
+minute on one core at worst."""
 MOST_CYCLES = 1 << 58
-"""Maximum number of cycles of a program. Times are stored in 64 bits."""
+"""Maximum number of cycles of a program, so that times fit into 64-bit integers."""
 _CHUNK = 1 << 16  # number of instructions that are checked at a time
 
 

@@ -44,7 +44,8 @@ ACTIVITIES = (
     "deciding",  # the idle cycle in which an instruction is taken
     "done",  # has executed its last instruction
 )
-"""What a unit can do in a cycle: the columns of a breakdown."""
+"""Activities of a unit, of which it has exactly one in each cycle. They are the columns of a cycle
+breakdown."""
 
 EXECUTING, TRANSFERRING, WAITING_MEMORY, WAITING_INSTRUCTION, WAITING_TOKEN = 0, 1, 2, 3, 4
 DECIDING, DONE = 8, 9

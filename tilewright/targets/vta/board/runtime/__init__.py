@@ -22,7 +22,8 @@ SPEC_FIELDS = (
     "log_block_out", "log_uop_width", "log_uop_buff_size", "log_inp_buff_size",
     "log_wgt_buff_size", "log_acc_buff_size",
 )  # fmt: skip
-"""Keys of `vta_config.json` that the files contain, in the order of the header."""
+"""Keys of `vta_config.json` that the files contain, in the order in which they appear in the
+header."""
 
 
 MACHINE = "machine.h"
