@@ -1,14 +1,15 @@
-"""Configures golden files, and how the suite is spread over processes.
+"""Pytest configuration: golden files, shared fixtures, and the order of tests over workers.
 
-`pytest --update-golden` writes what the code produces now; look at the diff before committing it.
+`pytest --update-golden` writes the current outputs as the new golden files. Look at the diff before
+committing it.
 
-Under `pytest -n 3 --dist loadfile --no-loadscope-reorder`, as `make test` calls it, a worker takes
-whole files, so that what a module makes once is made once. The longest files come first, by what
-their tests marked `slow` or `nightly` say. A test marked `alone` runs while no other test does.
-(Groups of `--dist loadgroup` go unheard: pytest 9.2 keeps names of tests where pytest-xdist 3.8
-cannot write.)
+`make test` calls `pytest -n 3 --dist loadfile --no-loadscope-reorder`. Each worker takes whole
+files, so that module fixtures are made once. The files that take longest come first, by the seconds
+in the tests' `slow` and `nightly` marks. A test marked `alone` runs while no other test runs.
+(`--dist loadgroup` does not work here: pytest 9.2 keeps the test names in a place that pytest-xdist
+3.8 cannot modify.)
 
-No property is timed: a first example may compile, and machines are busy.
+Hypothesis runs without deadlines: a first example may compile code, and machines may be busy.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Reads the pages of the site, the commands on them, and the output that they show.
+"""Reads the documentation pages, the commands on them, and the outputs that they show.
 
-A block of commands is fenced and named `sh`, one of Python `python`. A test runs it as it stands
-there, those of a page in order in one folder, unless the line before it says why not:
+Commands are in fenced blocks named `sh`, Python code in blocks named `python`. A test runs the
+blocks of a page in order, in one folder. A comment on the line before a block says why it is not
+run:
 
     <!-- not run here: needs a board -->
 
-A block named `text` right behind one that is run shows its output. A line `…` in it stands for any
-number of lines.
+A block named `text` directly after an executed block shows its output. A line `…` in the output
+stands for any number of lines.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Shares the examples of slow tests between `make test` and `make test-all`.
+"""Splits the examples of slow tests between `make test` and `make test-all`.
 
-A property test that takes long for each example, as one that compiles, draws a fifth of its
-examples in `make test`. A test with many parameters runs the first few there.
+A property test whose examples take long (for example because each one compiles code) draws a fifth
+of its examples in `make test`. A test with many parameters runs only the first few there.
 """
 
 from __future__ import annotations

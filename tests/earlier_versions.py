@@ -1,4 +1,4 @@
-"""Unpacks files that earlier releases wrote, and changes the version that a file says to be."""
+"""Unpacks files of earlier releases, and makes copies that claim a future format version."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Runs `tilewright …` in the process of the test, with an environment and a folder of its own.
+"""Runs `tilewright …` in the test process, with its own environment and working folder.
 
-For commands that start neither Prefect nor MLflow, which keep what they read of the environment for
-as long as the process lives. Those commands are forks (`tests/warm.py`).
+This is for commands that start neither Prefect nor MLflow: both libraries keep the environment
+variables that they have read for as long as the process lives. Commands that use them run as forks
+(`tests/warm.py`).
 """
 
 from __future__ import annotations

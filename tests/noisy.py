@@ -1,6 +1,6 @@
-"""Defines targets that give other numbers each time, for tests.
+"""Targets for tests whose repeated measurements differ.
 
-True latencies of one are known; the other really runs a product of matrices on this machine.
+`NoisyTarget` knows its true latencies. `TimedProduct` times a real matrix product on this machine.
 """
 
 from __future__ import annotations

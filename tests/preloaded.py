@@ -1,9 +1,10 @@
-"""Preloads Prefect and MLflow for commands that are forked (`tests/warm.py`), out of their sight.
+"""Imports Prefect and MLflow before commands are forked (`tests/warm.py`), and hides both modules.
 
-A command that imports neither has neither in `sys.modules`. One that does finds the modules as an
-import leaves them. What they take from the environment is taken anew: settings, logging, whether to
-send telemetry. `tests/test_warm.py` compares. `prefect.main`, which sets up logging, is imported by
-the command. `services` comes first, as in a command: it decides which files Prefect looks into.
+A command that imports neither library does not find them in `sys.modules`. A command that imports
+one gets the modules in their state after a normal import. State that depends on the environment is
+computed again: settings, logging, and whether to send telemetry. `tests/test_warm.py` compares both
+cases. `prefect.main` sets up logging, so only the command imports it. `services` is imported first,
+as in a command, because it decides which files Prefect reads.
 """
 
 from __future__ import annotations

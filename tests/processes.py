@@ -1,7 +1,7 @@
-"""Observes a command and all it started, from outside.
+"""Observes a command and its child processes from outside.
 
-A command starts children that end at any moment (one that asks for the processor's name, say), also
-between being listed and being looked at: those count as not there.
+A command may start short-lived children (for example to ask for the CPU's name). A child may end
+between being listed and being inspected; such children are left out.
 """
 
 from __future__ import annotations

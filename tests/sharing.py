@@ -1,4 +1,4 @@
-"""Shares ports, folders made once, servers and turns between the processes of the suite."""
+"""Coordinates the processes of a test session: ports, shared folders, servers and turns."""
 
 from __future__ import annotations
 

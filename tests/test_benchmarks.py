@@ -1,4 +1,4 @@
-"""Checks what benchmarks share: the split of layers, intervals, and the rows behind tables."""
+"""Tests shared code of the benchmarks: the split of layers, intervals, and published tables."""
 
 from __future__ import annotations
 

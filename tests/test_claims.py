@@ -1,4 +1,4 @@
-"""Checks that the README quotes from the page of claims, and that the page's commands exist."""
+"""Checks that numbers in the README and on the page of claims agree with their raw data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parses the files of `deployments/` and checks what they promise. No container is started."""
+"""Parses the files in `deployments/` and checks their settings. No container is started."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Runs every command of the site as it stands there, unless the page says why a test cannot.
+"""Runs every command on the documentation pages, unless the page says why it cannot be run.
 
-Outputs on the pages are what the commands print: `pytest --update-golden tests/test_docs.py` renews
-them; look at the difference.
+The outputs on the pages must match. `pytest --update-golden tests/test_docs.py` updates them; look
+at the diff before committing it.
 """
 
 from __future__ import annotations

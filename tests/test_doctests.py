@@ -1,4 +1,4 @@
-"""Checks that examples in docstrings print what they say. A module without one is not imported."""
+"""Runs the examples in docstrings. Modules without examples are not imported."""
 
 from __future__ import annotations
 

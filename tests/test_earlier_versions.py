@@ -1,4 +1,4 @@
-"""Opens what earlier releases wrote, and asks every reader to refuse what a later one may write."""
+"""Reads files of earlier releases, and checks that every reader refuses files of later releases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that the README is short, begins with what works, and that its `make` targets do."""
+"""Checks the README: it is short, begins with working commands, and its `make` targets exist."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Tests a release: a wheel and an sdist that install and run away from the checkout.
+"""Tests that the wheel and the sdist can be installed and run outside the checkout.
 
-`make release-check` runs all. `make test` leaves out those that install and run: kernels are
-compiled anew there, which takes minutes.
+`make release-check` runs all of these tests. `make test` skips those that install and run a
+package, because an installation compiles its kernels again, which takes minutes.
 """
 
 from __future__ import annotations

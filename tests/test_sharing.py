@@ -1,4 +1,4 @@
-"""Checks that what workers share is made once, and that a test marked `alone` is."""
+"""Tests `tests/sharing.py`: shared folders are made once, and tests marked `alone` run alone."""
 
 from __future__ import annotations
 

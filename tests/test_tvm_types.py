@@ -1,4 +1,4 @@
-"""Checks that TVM has what `tilewright.core.tvm_types` says of it: type checkers cannot see TVM."""
+"""Compares `tilewright.core.tvm_types` with TVM itself, which type checkers cannot read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that forked commands (`tests/warm.py`) find what those in a Python of their own find."""
+"""Checks that forked commands (`tests/warm.py`) see the libraries as a new Python does."""
 
 from __future__ import annotations
 

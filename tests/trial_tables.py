@@ -1,4 +1,4 @@
-"""Reads and changes the trials of an output directory for tests."""
+"""Reads and changes the trials of an output directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tunes a network in this process, without pictures."""
+"""Tunes a network in this process, without plots."""
 
 from __future__ import annotations
 

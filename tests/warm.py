@@ -1,13 +1,13 @@
-"""Runs `tilewright …` in a process of its own that need not import the libraries again.
+"""Runs `tilewright …` in a new process that does not have to import the libraries again.
 
-Half of what a short command costs is the import of libraries: TVM, numba, pandas, matplotlib. Here
-Python's fork server has them, and every command is a fork of it, with its own environment, folder,
-streams and signals. Nothing of ours that looks at the environment is imported beforehand. Prefect
-and MLflow, which do too, are kept out of sight, and look again when they are imported
-(`tests/preloaded.py`). Tests of how a command starts, of where it looks for modules and settings,
-and of limits to its memory start the installed script itself.
+Half of the time of a short command is spent on importing libraries such as TVM, numba, pandas and
+matplotlib. Here, Python's fork server imports them once, and every command is a fork of it with its
+own environment, working folder, streams and signals. No module of this project that reads the
+environment is imported beforehand. Prefect and MLflow read it too; they are loaded but hidden, and
+read the environment again when a command imports them (`tests/preloaded.py`). Tests of start-up, of
+the search for modules and settings, and of memory limits run the installed script instead.
 
-Servers that a command here starts (`python -m services.…`) are forks of the command in turn.
+Servers that a command starts here (`python -m services.…`) are forks of the command.
 """
 
 from __future__ import annotations

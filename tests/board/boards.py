@@ -1,6 +1,6 @@
-"""Builds the C runtime by its own Makefile against a simulated driver.
+"""Helpers that build the C runtime with its Makefile and run it on a simulated device.
 
-The driver's device is the functional simulator of this process.
+The runtime's driver talks to the functional VTA simulator, which runs in the test process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Builds the runtime once a session and flavour."""
+"""Fixtures with compiled C runtimes. Each variant is built once per test session."""
 
 from __future__ import annotations
 

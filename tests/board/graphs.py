@@ -1,4 +1,4 @@
-"""Makes networks of a few layers by hand, with what they must give."""
+"""Small hand-written networks and their expected outputs, for tests of the board runtime."""
 
 from __future__ import annotations
 

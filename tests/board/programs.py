@@ -1,4 +1,4 @@
-"""Makes one-layer programs as a board loads them, by hand from the lowering, with answers."""
+"""One-layer board programs, assembled by hand from a lowered layer, with their expected outputs."""
 
 from __future__ import annotations
 

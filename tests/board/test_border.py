@@ -1,6 +1,6 @@
-"""Compares C and Python with numpy at the border between a network and its caller.
+"""Compares how C, Python and numpy convert a network's inputs and outputs.
 
-That is which tensor is which, and what its numbers stand for.
+The tests cover the order of the tensors, their data types, and their scales and zero points.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks that a board's program survives its files, and that nothing may leave its buffers."""
+"""Checks that board programs are read back as written, and transfers stay in their buffers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Builds a quantised ONNX model for a board, and checks inputs and outputs against the model's.
+"""Checks that a board program keeps the inputs and outputs of its quantised ONNX model.
 
-They have its order and types, and hold what onnxruntime has there.
+Their order and types must be those of the model, and their values those of onnxruntime.
 """
 
 from __future__ import annotations

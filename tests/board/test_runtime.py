@@ -1,4 +1,4 @@
-"""Checks that the C runtime gives what the integer reference does, wherever its memory lies."""
+"""Checks that the C runtime computes what the integer reference computes, at any memory address."""
 
 from __future__ import annotations
 

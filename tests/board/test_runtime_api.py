@@ -1,4 +1,4 @@
-"""Tests the library's functions, and the ways to build it."""
+"""Tests the functions of the C runtime library and the supported ways to build it."""
 
 from __future__ import annotations
 

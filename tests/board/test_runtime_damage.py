@@ -1,6 +1,6 @@
-"""Checks that the C runtime ends damaged files with an error and a sentence.
+"""Checks that the C runtime rejects damaged files with an error code and a message.
 
-Where the tables still make sense it agrees with the Python reader.
+If a changed file is still valid, the C runtime must agree with the Python reader.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks that the C runtime's two threads give for successive images what one run each gives."""
+"""Tests the pipelined C runtime: its two threads give the same outputs as one run per image."""
 
 from __future__ import annotations
 

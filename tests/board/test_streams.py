@@ -1,6 +1,6 @@
-"""Checks that layers linked into streams compute the same as alone, in any schedule.
+"""Checks that layers linked into one instruction stream compute the same as separate layers.
 
-Streams must be free of races.
+The streams must also be free of data races, whatever the schedules of the layers.
 """
 
 from __future__ import annotations

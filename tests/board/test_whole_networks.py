@@ -1,7 +1,4 @@
-"""Builds networks of the zoo for a board, and compares them with plain integer arithmetic.
-
-Compared are the artifact and the C runtime.
-"""
+"""Compares built zoo networks with plain integer arithmetic, in Python and in the C runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Starts both servers with runs on them, and a browser; only `make browser-test` uses this."""
+"""Fixtures of the browser tests: both servers with finished runs, and a browser.
+
+Only `make browser-test` uses them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests MLflow's pages as a user sees them: the table of runs, two compared, a registered model."""
+"""Tests MLflow's pages in a browser: the table of runs, a comparison of two runs, and a model."""
 
 from __future__ import annotations
 

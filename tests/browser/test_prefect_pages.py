@@ -1,4 +1,4 @@
-"""Tests Prefect's pages as a user sees them: a run, what it left, and a deployment's form."""
+"""Tests Prefect's pages in a browser: a run, its artifacts, and the form of a deployment."""
 
 from __future__ import annotations
 

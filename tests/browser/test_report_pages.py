@@ -1,4 +1,4 @@
-"""Opens the pages that commands write, on wide screens and on narrow ones."""
+"""Opens the HTML reports in a browser on wide and narrow screens and checks their layout."""
 
 from __future__ import annotations
 

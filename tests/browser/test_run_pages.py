@@ -1,4 +1,4 @@
-"""Opens every page of a run in both of Prefect's interfaces. A console error fails a test."""
+"""Opens every page of a run in both of Prefect's interfaces. A console error fails the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the start page as a user sees it: runs compared, knobs, a run in progress, odd names."""
+"""Tests the start page in a browser: sorting, filtering, deleting and following runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes one finished run of the command, which the tests of this folder read."""
+"""Fixtures of the command-line tests, among them one finished `tilewright tune` run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests a comparison in MLflow, its registered champion, and a tuning run that starts from it."""
+"""Tests a tuner comparison in MLflow, its registered champion, and a run that starts from it."""
 
 from __future__ import annotations
 

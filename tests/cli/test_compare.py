@@ -1,4 +1,4 @@
-"""Tests `tilewright compare` on real tables and a real space: contract, determinism, mistakes."""
+"""Tests `tilewright compare` on recorded tables and a real schedule space."""
 
 from __future__ import annotations
 

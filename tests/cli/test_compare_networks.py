@@ -1,4 +1,4 @@
-"""Runs `tilewright compare NETWORK` as a command: killed and repeated, one MLflow run above all."""
+"""Tests `tilewright compare NETWORK`: killed, repeated, and recorded below one MLflow run."""
 
 from __future__ import annotations
 

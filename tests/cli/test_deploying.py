@@ -1,4 +1,4 @@
-"""Tests `make deploy` and `make worker` with a real server: forms, a run, and automations."""
+"""Tests `make deploy` and `make worker` with a real server: forms, one run and automations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the files in `deployments/`: forms that take what they are given, and refuse nonsense."""
+"""Tests the files in `deployments/`: their forms accept valid parameters and refuse others."""
 
 from __future__ import annotations
 

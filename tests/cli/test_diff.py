@@ -1,4 +1,4 @@
-"""Tests `tilewright diff` on folders of real runs: no worse, worse, and what cannot be compared."""
+"""Tests `tilewright diff`: runs that are no worse, worse, or not comparable."""
 
 from __future__ import annotations
 

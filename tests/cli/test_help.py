@@ -1,4 +1,4 @@
-"""Tests the help texts: groups, in an order that a newcomer needs, with nothing left out."""
+"""Tests the help texts: commands and options are grouped, ordered and complete."""
 
 from __future__ import annotations
 

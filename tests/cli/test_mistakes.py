@@ -1,4 +1,4 @@
-"""Checks that a mistake in the input ends in one message with cause and next step, and no trace."""
+"""Checks that a wrong input gives one message with cause and next step, not a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that commands run in `/`, read no stranger's settings, and show paths as given."""
+"""Checks that commands work in `/`, ignore files of the current folder, and show paths as typed."""
 
 from __future__ import annotations
 

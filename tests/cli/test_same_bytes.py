@@ -1,4 +1,4 @@
-"""Checks that the same command twice in one workspace writes the same bytes."""
+"""Checks that repeating a command in the same workspace writes identical bytes."""
 
 from __future__ import annotations
 

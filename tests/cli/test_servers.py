@@ -1,4 +1,4 @@
-"""Tests `tilewright ui` and `serve`: real servers, one scheduled run."""
+"""Tests `tilewright ui` and `tilewright serve` with real servers and a scheduled run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests an installation without extras: what works, and what the other commands say."""
+"""Tests an installation without optional extras: commands work, or name the missing extra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks what people read: tables fit 80 columns, no name is cut, cycles come with milliseconds."""
+"""Tests printed tables: they fit 80 columns, cut off no name, and give cycles and milliseconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests `tilewright vta …` and `enumerate` on a real program and on recorded tables."""
+"""Tests `tilewright vta …` and `tilewright enumerate` on a lowered program and recorded tables."""
 
 from __future__ import annotations
 

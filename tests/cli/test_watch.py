@@ -1,4 +1,4 @@
-"""Tests the regression watch: nights that change nothing, worse nights, and notifications."""
+"""Tests the regression watch of nightly runs: unchanged nights, worse nights and notifications."""
 
 from __future__ import annotations
 

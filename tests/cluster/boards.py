@@ -1,6 +1,6 @@
-"""Simulates boards by the simulators of this process, behind a driver linked with the C runtime.
+"""Simulated boards: a driver that is linked with the C runtime calls the simulator of this process.
 
-The device can be told to hang, to answer late or never, and to err.
+A test can make the device hang, answer late, never answer, or compute wrong data.
 """
 
 from __future__ import annotations

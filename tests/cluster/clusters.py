@@ -1,4 +1,4 @@
-"""Starts Dask's scheduler and workers as processes of this machine, as an operator does."""
+"""Starts a Dask scheduler and workers as processes of this machine, as an operator would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests what runs beside a board: the C runtime with a limit and resets, on a simulated device."""
+"""Tests the process beside a board, which runs the C runtime with a time limit and resets."""
 
 from __future__ import annotations
 

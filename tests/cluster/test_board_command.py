@@ -1,6 +1,6 @@
 """Tests `tilewright board serve` and `tune --target board:NAME`.
 
-There are two boards of different speed that err now and then.
+Two simulated boards of different speed take part; both fail now and then.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks that commands with `--cluster` leave the results of one machine."""
+"""Checks that commands with `--cluster` give the same results as on one machine."""
 
 from __future__ import annotations
 

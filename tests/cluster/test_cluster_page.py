@@ -1,4 +1,4 @@
-"""Runs the first commands of docs/guides/cluster.md as they stand there, but for the port."""
+"""Runs the first commands of docs/guides/cluster.md unchanged, except for the port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that a target on a cluster gives what it gives here, whatever happens to the workers."""
+"""Checks that a target on a cluster gives local results, even if workers die or restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests who gets into a cluster: holders of a key, and nobody else, on loopback either."""
+"""Tests access to a cluster: only holders of a key get an answer, also on loopback."""
 
 from __future__ import annotations
 

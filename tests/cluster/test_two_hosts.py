@@ -1,4 +1,4 @@
-"""Checks a cluster on two hosts, which are network namespaces of this machine."""
+"""Tests a cluster of two hosts, simulated by network namespaces of this machine."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Tests what the start page lists, and what the deletion of a run leaves.
+"""Tests the list of runs on the start page, and the deletion of a run.
 
-The runs have ended, belong to another process, have died, or failed in Prefect.
+The runs are finished, active in another process, dead, or failed in Prefect.
 """
 
 from __future__ import annotations

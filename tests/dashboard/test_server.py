@@ -1,4 +1,4 @@
-"""Tests the start page's server: what it serves to whom, and what names of others can do there."""
+"""Tests the server of the start page: logins, deletion requests, and names chosen by strangers."""
 
 from __future__ import annotations
 

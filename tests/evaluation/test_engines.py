@@ -1,4 +1,4 @@
-"""Checks that engines are timed in turns on the same numbers, and that a busy machine shows."""
+"""Tests the timing of inference engines: alternating rounds, equal outputs, and busy machines."""
 
 from __future__ import annotations
 

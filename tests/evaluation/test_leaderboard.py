@@ -1,4 +1,4 @@
-"""Compares a leaderboard with figures worked out by hand from its runs."""
+"""Compares the statistics of a leaderboard with hand-calculated ones."""
 
 from __future__ import annotations
 

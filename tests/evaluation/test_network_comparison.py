@@ -1,4 +1,4 @@
-"""Checks that a sweep makes each run once, says what each came to, and who won where."""
+"""Tests sweeps over networks and tuners: each run is made once, reported and ranked."""
 
 from __future__ import annotations
 

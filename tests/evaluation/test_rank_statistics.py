@@ -1,4 +1,4 @@
-"""Compares statistics of ranks with those of SciPy and scikit-learn, ties included."""
+"""Compares rank statistics, ties included, with SciPy and scikit-learn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that Shapley values add up, and give each feature its due."""
+"""Checks that Shapley values add up to the prediction and rank features by their influence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that every example runs as its text says, and that plugins need no edit here."""
+"""Checks that every example runs, and that plugin packages work without changes to the project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that the notebooks run from first cell to last, and are kept without their output."""
+"""Checks that every notebook runs from first to last cell, and is committed without outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes small networks with something to fuse, and their problems on a target."""
+"""Small networks with fusion opportunities, and their fusion problems on a target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that no labelled network takes less than the bounds say, by any schedules."""
+"""Checks that no fusion labelling runs faster than its lower bound, whatever its schedules."""
 
 from __future__ import annotations
 

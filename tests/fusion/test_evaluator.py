@@ -1,4 +1,4 @@
-"""Checks that labelled networks are timed as they are built, each once."""
+"""Checks that the fusion evaluator times networks as they are built, each labelling once."""
 
 from __future__ import annotations
 

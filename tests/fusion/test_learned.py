@@ -1,4 +1,4 @@
-"""Tests models of labelled graphs, the policy, and the search that uses both."""
+"""Tests the learned models of labelled graphs, the fusion policy, and the search that uses both."""
 
 from __future__ import annotations
 

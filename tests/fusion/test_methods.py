@@ -1,4 +1,4 @@
-"""Checks that every search finds what exhaustive search finds, and stops when it has to."""
+"""Checks that every fusion search finds the optimum of exhaustive search and keeps its budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests `tilewright tune --fusion` and what is built of it."""
+"""Tests `tilewright tune --fusion` and the artifacts that are built from its results."""
 
 from __future__ import annotations
 

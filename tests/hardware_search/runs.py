@@ -1,4 +1,4 @@
-"""Runs small co-designs: digits_cnn on a handful of machines, by the method that computes least."""
+"""Small co-design runs: `digits_cnn` on a few machines, with the cheapest search method."""
 
 from __future__ import annotations
 

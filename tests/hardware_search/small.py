@@ -1,4 +1,4 @@
-"""Makes a co-design problem that takes a second: one small network, a few dozen machines."""
+"""Co-design problems that take about a second: one small network and a few dozen machines."""
 
 from __future__ import annotations
 

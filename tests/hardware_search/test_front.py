@@ -1,4 +1,4 @@
-"""Tests which designs no other dominates, and the hypervolume of a front."""
+"""Tests the Pareto front of designs and its hypervolume."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Tests the contract of every method, and that ours beats the rest."""
+"""Tests the contract of every co-design method, and that the default method beats random search."""
 
 import numpy as np
 import pytest

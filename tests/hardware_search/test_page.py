@@ -1,4 +1,4 @@
-"""Checks that the front's page is self-contained and has every machine with its layers."""
+"""Checks that the report of a co-design run is self-contained and shows every machine and layer."""
 
 from __future__ import annotations
 

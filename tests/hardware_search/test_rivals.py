@@ -1,4 +1,4 @@
-"""Tests AutoTVM, CHAMELEON and DCOC over machines and schedules: points, scores, agents."""
+"""Tests AutoTVM, CHAMELEON and DCOC as co-design methods: search points, scores and agents."""
 
 from __future__ import annotations
 

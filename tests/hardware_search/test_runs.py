@@ -1,4 +1,4 @@
-"""Tests a co-design run into a folder: its files, how it resumes, and which records it believes."""
+"""Tests co-design runs in a folder: files, resuming, and checks of recorded measurements."""
 
 from __future__ import annotations
 

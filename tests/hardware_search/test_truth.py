@@ -1,4 +1,4 @@
-"""Checks bounds against whole spaces, and a folder of truth that is made part by part."""
+"""Tests exhaustive co-design results: bounds against whole spaces, and builds in several parts."""
 
 from __future__ import annotations
 

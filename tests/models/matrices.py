@@ -1,4 +1,4 @@
-"""Makes features for tests: columns known by a number only, or by their name."""
+"""Feature matrices for tests, with numbered or named columns."""
 
 from __future__ import annotations
 

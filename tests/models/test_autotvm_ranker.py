@@ -1,4 +1,4 @@
-"""Compares average recall with its definition, and tests when AutoTVM's model stops."""
+"""Compares average recall with its definition, and tests early stopping of AutoTVM's model."""
 
 from __future__ import annotations
 

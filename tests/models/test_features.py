@@ -1,4 +1,4 @@
-"""Compares visible features with hand calculation."""
+"""Compares the visible features of configs with hand-calculated values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the Gaussian process: interpolation, honest intervals, lengths, batches."""
+"""Tests the Gaussian process: interpolation, coverage of its intervals, length scales, batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the columns of what lowering reveals, and the counter regression."""
+"""Tests the hidden features, which lowering reveals, and the regression on hardware counters."""
 
 from __future__ import annotations
 

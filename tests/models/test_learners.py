@@ -1,4 +1,4 @@
-"""Tests every kind of model: seeds, degenerate data, and doing better than a constant."""
+"""Tests every kind of learner: seeds, degenerate data, and better results than a constant."""
 
 from __future__ import annotations
 

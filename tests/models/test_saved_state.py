@@ -1,4 +1,4 @@
-"""Checks that models come back from disk bit for bit, and that nothing is a pickle."""
+"""Checks that saved models are read back bit for bit, and that no file is a pickle."""
 
 from __future__ import annotations
 

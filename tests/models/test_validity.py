@@ -1,4 +1,4 @@
-"""Checks Model V on tables of a real stack: chances are calibrated, the veto spares the valid."""
+"""Tests Model V on recorded tables: it is calibrated, and its veto rejects few valid configs."""
 
 from __future__ import annotations
 

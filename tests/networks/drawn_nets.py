@@ -1,7 +1,7 @@
-"""Draws quantised networks in which nothing is ever halfway between two int8 values.
+"""Random quantised networks in which no sum lies halfway between two int8 values.
 
-Weights are even and biases odd, so every sum is odd; scales leave at least two bits of it out. How
-halves are rounded is then no matter: int8 results of all right implementations are equal.
+Weights are even and biases odd, so every sum is odd. The scales drop at least two bits of it. The
+rounding of ties therefore does not matter, and all correct implementations give equal int8 results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes integer graphs for the tests, and onnxruntime's numbers for every tensor in them."""
+"""Integer graphs for tests, and onnxruntime's values for every tensor in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes small ONNX models for the tests of `networks`, and runs the reference of them."""
+"""Small ONNX models for the tests of `networks`, and their outputs by onnxruntime."""
 
 from __future__ import annotations
 

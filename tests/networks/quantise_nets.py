@@ -1,4 +1,4 @@
-"""Makes small float networks that hold what quantising must know about."""
+"""Small float networks with the structures that quantisation has to handle."""
 
 from __future__ import annotations
 

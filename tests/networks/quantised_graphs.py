@@ -1,6 +1,6 @@
-"""Makes small quantised ONNX models for the tests.
+"""Small quantised ONNX models for tests.
 
-Their operators lie between DequantizeLinear and QuantizeLinear of power-of-two scales.
+Their operators lie between DequantizeLinear and QuantizeLinear nodes with power-of-two scales.
 """
 
 from __future__ import annotations

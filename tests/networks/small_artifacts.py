@@ -1,4 +1,4 @@
-"""Builds a small artifact for the tests, and manifests of it that say something else."""
+"""Builds a small artifact for tests, and copies of it with a changed manifest."""
 
 from __future__ import annotations
 

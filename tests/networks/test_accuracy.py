@@ -1,4 +1,4 @@
-"""Compares a built network with its source model by onnxruntime."""
+"""Tests the accuracy check of a build, which compares the network with its source model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that activations behind a layer become part of its kernel, however a model writes them."""
+"""Checks that an activation after a layer is fused into the layer's kernel, in any ONNX form."""
 
 from __future__ import annotations
 

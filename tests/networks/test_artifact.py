@@ -1,4 +1,4 @@
-"""Tests an artifact: built from a network in integers, loaded without it, refused when damaged."""
+"""Tests artifacts of integer networks: built, loaded without the model, refused when damaged."""
 
 from __future__ import annotations
 

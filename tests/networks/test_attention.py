@@ -1,4 +1,4 @@
-"""Checks that an attention whose softmax lies between its products is one function."""
+"""Tests the fusion of attention: two products and the softmax between them become one function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that BatchNorm goes into the weights before it, and no number of the network changes."""
+"""Checks that BatchNorm is folded into the preceding weights without changing the outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks which tensors are stored in bfloat16, and the accuracy of networks with them."""
+"""Tests which tensors are stored in bfloat16, and the accuracy of such networks."""
 
 from __future__ import annotations
 

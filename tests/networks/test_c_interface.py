@@ -1,4 +1,4 @@
-"""Checks that a C program without Python gives a library's outputs, and says what is wrong."""
+"""Tests the C interface of compiled libraries: outputs and errors in a program without Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests first passes of quantised convolutions over sequences, measured on samples."""
+"""Checks that `Network.surveyed_on` finds quantised convolutions over sequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that a float network compiled for this processor computes what onnxruntime does."""
+"""Compares float networks that are compiled for this CPU with onnxruntime."""
 
 from __future__ import annotations
 

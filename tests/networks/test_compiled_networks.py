@@ -1,4 +1,4 @@
-"""Checks that the imported module computes what the ONNX file says (TVM against onnxruntime)."""
+"""Compares imported modules that TVM runs with onnxruntime on the same ONNX files."""
 
 from __future__ import annotations
 

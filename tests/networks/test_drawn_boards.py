@@ -1,6 +1,6 @@
-"""Compares drawn networks on machines of many shapes with onnxruntime.
+"""Compares random networks on VTA machines of many shapes with onnxruntime.
 
-What the board gives is equal, number for number, for every image of a batch.
+The outputs must be equal for every image of a batch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Checks that drawn networks compute what onnxruntime does, or are refused with a cause.
+"""Checks that random networks compute what onnxruntime computes, or are refused with a reason.
 
-They come in every form and on two machines. `python -m benchmarks.artifacts.networks_agree` checks
-hundreds.
+Each network is built in several variants and on two machines. `python -m
+benchmarks.artifacts.networks_agree` runs the same check on hundreds of networks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compares dynamically quantised networks, as onnxruntime writes them, with onnxruntime."""
+"""Compares networks that onnxruntime quantised dynamically with onnxruntime."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Checks that a library with several threads works in a forked process.
+"""Checks that a multi-threaded library works in a forked process, in Python and in C.
 
-Such a process must not wait for threads that stayed in the parent, in Python or in C.
+The child must not wait for worker threads, because a fork does not copy the threads of its parent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks that convolutions of volumes read frames where they lie, and are onnxruntime's."""
+"""Tests convolutions of volumes that read their frames in place, without copying them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Checks that networks compute the same numbers, whatever is labelled as fused.
+"""Checks that random networks compute the same values with any fusion labels.
 
-hypothesis draws them; layers read any tensors before them.
+Hypothesis draws the networks. A layer may read any earlier tensors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks that every labelling computes the same numbers, on paper and on the board."""
+"""Checks that all fusion labellings compute the same, in the reference and on the board."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds networks for Gemmini, runs them in simulation and compares them with onnxruntime."""
+"""Runs networks on the Gemmini simulator and compares them with onnxruntime."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Checks that a command reads, normalises and imports a model only once.
+"""Checks that one command reads, normalises and imports a model only once.
 
-Shapes are inferred without the data of the weights.
+Shape inference must not read the weights.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks that indices and integer divisors are refused where onnxruntime refuses them."""
+"""Checks that indices and integer divisors in inputs are refused exactly where onnxruntime does."""
 
 from __future__ import annotations
 

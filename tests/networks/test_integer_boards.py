@@ -1,4 +1,4 @@
-"""Compares networks in integers on the simulated board with the reference, bit by bit."""
+"""Compares integer networks on the simulated board with the reference, bit by bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares quantised networks in integers with onnxruntime on the same quantised models."""
+"""Compares quantised networks in integer arithmetic with onnxruntime on the same models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks what a library is compared with its source model by: kinds of samples, types, errors."""
+"""Tests the check of a built library against its source model: samples, types and tolerances."""
 
 from __future__ import annotations
 

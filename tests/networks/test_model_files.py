@@ -1,4 +1,4 @@
-"""Checks that a stranger's file is refused with one message of cause and next step."""
+"""Checks that a bad model file is refused with one message that gives cause and next step."""
 
 from __future__ import annotations
 

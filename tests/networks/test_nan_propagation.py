@@ -1,4 +1,4 @@
-"""Checks that compiled operators and kernels give NaN for NaN, and keep infinities."""
+"""Checks that compiled operators and kernels propagate NaN and infinities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks the proof that padding changes nothing: wherever it allows padding, onnxruntime agrees."""
+"""Tests the analysis that proves a dynamic dimension safe to pad, against onnxruntime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that each operator runs where it costs least, packing at the borders included."""
+"""Tests the placement of layers: each one runs where it costs least, packing included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares Relax modules of TVM's own importer, partly on the simulated VTA, with TVM's numbers."""
+"""Tests Relax modules from TVM's importer whose layers partly run on the simulated VTA."""
 
 from __future__ import annotations
 

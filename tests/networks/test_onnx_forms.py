@@ -1,4 +1,4 @@
-"""Checks forms of operators that exporters write and that normalisation makes simpler ones of."""
+"""Tests operator forms that exporters write and that normalisation simplifies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that normalisation changes a graph's form, none of its numbers (by onnxruntime)."""
+"""Checks that normalisation changes the form of a graph, but not its outputs in onnxruntime."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Tests models that few exporters write and ONNX allows.
+"""Tests unusual models that ONNX allows but few exporters write.
 
-Each is computed as onnxruntime does, or refused by a message that names the operator and what to
-do.
+Each one computes what onnxruntime computes, or is refused with a message that names the operator
+and the next step.
 """
 
 from __future__ import annotations

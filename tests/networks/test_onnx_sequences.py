@@ -1,6 +1,7 @@
 """Compares convolutions over sequences and recurrent layers with onnxruntime.
 
-The former run as those of images of height one, the latter as the operators of their steps.
+Convolutions over sequences run as convolutions of images with height one. Recurrent layers are
+unrolled into the operators of their steps.
 """
 
 from __future__ import annotations

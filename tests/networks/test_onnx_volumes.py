@@ -1,4 +1,4 @@
-"""Compares convolutions of volumes, which run as those of images, with onnxruntime."""
+"""Compares convolutions of volumes, which run as convolutions of images, with onnxruntime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that every operator of someone else's model is accounted for, with a reason."""
+"""Checks that the report accounts for every operator of a model and gives a reason for each."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Tests the schedule of successive images: feasible, near its bound, and correct.
+"""Tests the pipeline schedule of successive images: feasible, near its bound, and correct.
 
-It equals a schedule that is computed one resource at a time.
+The result is compared with a schedule that is computed one resource at a time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks operators between layers that compute on blocks of channels: pools, resizes, shuffles."""
+"""Tests operators that work on blocked channels between layers: pools, resizes and shuffles."""
 
 from __future__ import annotations
 

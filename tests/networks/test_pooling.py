@@ -1,6 +1,6 @@
-"""Tests which max-pools are computed with the sums of the convolution before them.
+"""Tests which max-pools are fused with the convolution before them.
 
-Tuning and building agree about it.
+Tuning and building must make the same decision.
 """
 
 from __future__ import annotations

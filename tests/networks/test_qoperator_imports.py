@@ -1,7 +1,4 @@
-"""Checks that all of a network that onnxruntime quantised in QOperator form is imported.
-
-It computes what it does in onnxruntime.
-"""
+"""Checks that networks in onnxruntime's QOperator form are imported completely and correctly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares QOperator products with a factor with what onnxruntime computes."""
+"""Compares QOperator matrix products with a factor `alpha` with onnxruntime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests weights whose output channels count in powers of two of their own."""
+"""Tests per-channel quantisation: each output channel has its own power-of-two scale."""
 
 from __future__ import annotations
 

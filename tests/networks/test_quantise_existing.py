@@ -1,4 +1,4 @@
-"""Checks that quantised models are recognised, and computed in the scales that they have."""
+"""Checks that already quantised models are recognised and keep their scales."""
 
 from __future__ import annotations
 

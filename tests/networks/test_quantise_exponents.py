@@ -1,4 +1,4 @@
-"""Tests the choice of powers of two, and the graphs in which it is not free."""
+"""Tests the choice of power-of-two scales, and graphs that constrain it."""
 
 from __future__ import annotations
 

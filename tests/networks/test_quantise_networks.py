@@ -1,4 +1,4 @@
-"""Tests quantising whole networks: what int8 costs in accuracy, and the int8 graph's form."""
+"""Tests the quantisation of whole networks: accuracy in int8, and the form of the int8 graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests calibration samples: every form that is taken, and the messages for other ones."""
+"""Tests calibration samples: all accepted forms, and the messages for other files."""
 
 from __future__ import annotations
 

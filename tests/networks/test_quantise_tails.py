@@ -1,4 +1,4 @@
-"""Checks that scales hold for inputs beyond the samples, and that the stated error is theirs."""
+"""Tests scales on inputs beyond the calibration samples, and the reported error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares quantised networks that a processor computes in integers with onnxruntime."""
+"""Compares quantised networks that run in integers on a CPU with onnxruntime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares quantised models with onnxruntime's integers, and with the shifts their scales imply."""
+"""Compares quantised models with onnxruntime, and their shifts with those that the scales imply."""
 
 from __future__ import annotations
 

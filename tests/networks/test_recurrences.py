@@ -1,4 +1,4 @@
-"""Checks recurrences whose steps are one function against onnxruntime."""
+"""Tests recurrences that are compiled to one function for all steps, against onnxruntime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks networks of which onnxruntime runs a part."""
+"""Tests networks of which onnxruntime runs some regions."""
 
 from __future__ import annotations
 

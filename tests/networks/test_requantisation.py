@@ -1,4 +1,4 @@
-"""How a scale becomes a shift: the report predicts what the build computes."""
+"""Tests the conversion of scales to shifts: the report predicts what the build computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that every form of Resize is onnxruntime's, or is refused by its name."""
+"""Checks that every form of Resize matches onnxruntime or is refused by name."""
 
 from __future__ import annotations
 

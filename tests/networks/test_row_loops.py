@@ -1,7 +1,7 @@
-"""Checks what is computed row by row, beside NumPy and SciPy: softmax, normalisations, reductions.
+"""Compares row-wise operators with NumPy and SciPy: softmax, normalisations and reductions.
 
-hypothesis draws shapes and values. Rows of any length count: whole vectors, a last vector that
-overlaps the one before, and less than one vector.
+Hypothesis draws shapes and values. The row length matters: whole vectors, a last vector that
+overlaps the one before, or less than one vector.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks that ScatterND writes rows in vectors, in the order of the updates, on several threads."""
+"""Tests ScatterND: it writes whole vectors in the order of the updates, with several threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that a session gives what onnxruntime gives, in place, to several threads at once."""
+"""Tests inference sessions: onnxruntime's outputs, inputs read in place, and concurrent threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the models that the `onnx` package ships, with the numbers they compute."""
+"""Runs the models that the `onnx` package ships and compares them with the shipped outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks convolutions of long signals, which become products of the signal's frames."""
+"""Tests convolutions of long signals, which become a matrix product over the signal's frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that artifacts which a user built run without a flag, and no others."""
+"""Checks that artifacts built by the user run without a flag, and all others need the flag."""
 
 from __future__ import annotations
 

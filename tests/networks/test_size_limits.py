@@ -1,6 +1,6 @@
-"""Checks that a small file cannot ask for more memory than the machine has.
+"""Checks that a small file cannot request more memory than the machine has.
 
-Counts of work do not overflow either.
+Operation counts must not overflow either.
 """
 
 from __future__ import annotations

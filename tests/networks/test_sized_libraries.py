@@ -1,4 +1,4 @@
-"""Checks that a library for several sizes computes what onnxruntime does at each, or refuses."""
+"""Tests libraries for several input sizes: each size matches onnxruntime or is refused."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Checks that a TensorFlow Lite file is a model as others are.
+"""Tests reading TensorFlow Lite files: scales, names, types and layouts.
 
-Scales, names, types and layouts are the file's. What cannot be expressed, or is damaged, is said.
+Files that are damaged or cannot be expressed in ONNX are refused with a message.
 """
 
 from __future__ import annotations

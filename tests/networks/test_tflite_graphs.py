@@ -1,4 +1,4 @@
-"""Checks graphs inside operators, sizes that depend on values, and operators that are refused."""
+"""Tests TensorFlow Lite subgraphs, shapes that depend on values, and refused operators."""
 
 from __future__ import annotations
 

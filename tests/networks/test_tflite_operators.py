@@ -1,6 +1,6 @@
-"""Compares imported TensorFlow Lite files with outputs recorded of its runtime.
+"""Compares imported TensorFlow Lite files with recorded outputs of the TensorFlow Lite runtime.
 
-There is one file for each operator (`tests/data/tflite`).
+There is one file per operator in `tests/data/tflite`.
 """
 
 from __future__ import annotations

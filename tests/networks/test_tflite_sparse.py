@@ -1,4 +1,4 @@
-"""Tests constants of TensorFlow Lite that are stored without their zeros, against SciPy."""
+"""Compares sparse TensorFlow Lite constants with SciPy."""
 
 from __future__ import annotations
 

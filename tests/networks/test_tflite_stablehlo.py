@@ -1,6 +1,6 @@
 """Compares imported StableHLO operators of TensorFlow Lite files with numpy.
 
-The runtime of TensorFlow Lite, whose outputs other tests use, executes few of them.
+The TensorFlow Lite runtime, whose recorded outputs serve in other tests, runs few of them.
 """
 
 from __future__ import annotations

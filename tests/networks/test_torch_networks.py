@@ -1,4 +1,4 @@
-"""Tests networks from torch.export (only where PyTorch, an optional extra, is installed)."""
+"""Tests networks from torch.export. Skipped unless the optional PyTorch is installed."""
 
 from __future__ import annotations
 

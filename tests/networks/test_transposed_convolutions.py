@@ -1,4 +1,4 @@
-"""Checks that transposed convolutions run as convolutions, and give what onnxruntime gives."""
+"""Checks that transposed convolutions become convolutions and match onnxruntime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares where a product finds the numbers of a transposed tensor with numpy's transposition."""
+"""Tests products that read a transposed operand in place, against numpy's transposition."""
 
 from __future__ import annotations
 

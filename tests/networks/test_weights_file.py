@@ -1,4 +1,4 @@
-"""Checks that a library's weights lie in a file of their own, and what reading them needs."""
+"""Tests the separate weights file of a library: its format, and memory-mapped reading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that the figures of `tilewright zoo` are those of the imported networks."""
+"""Checks the figures of `tilewright zoo` against the imported networks."""
 
 from __future__ import annotations
 

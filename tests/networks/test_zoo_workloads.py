@@ -1,4 +1,4 @@
-"""Compares the built-in networks with the published ones, and what is extracted (shapes only)."""
+"""Compares the built-in networks and their extracted workloads with published figures."""
 
 from __future__ import annotations
 

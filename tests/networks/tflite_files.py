@@ -1,7 +1,7 @@
-"""Writes TensorFlow Lite files of one operator or few with the schema's own builder.
+"""Writes TensorFlow Lite files with one or a few operators, with the builder of the file's schema.
 
-`python tests/networks/tflite_files.py` records what the runtime of TensorFlow Lite computes with
-them; it needs `ai-edge-litert`.
+`python tests/networks/tflite_files.py` records what the TensorFlow Lite runtime computes with them.
+It needs the package `ai-edge-litert`.
 """
 
 from __future__ import annotations

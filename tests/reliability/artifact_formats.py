@@ -1,4 +1,4 @@
-"""Lists the formats of built networks: artifacts, programs in modules, samples."""
+"""Fuzzing inputs for built networks: artifacts, programs in TVM modules, and sample files."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Kills a process at a chosen write: before, within, or after a call that changes a file.
+"""Kills a process at a chosen write: before, during or after a system call that changes a file.
 
-`Boundaries` counts the calls; with a number given, the process gets SIGKILL there.
+`Boundaries` wraps the calls in `CALLS` and counts them. If it is given a number, the process
+receives SIGKILL when the count reaches that number.
 
-Everything the project writes goes through these functions of `os`. What Prefect writes goes through
-`open`. Other files of Python do neither, so `report_unwatched_writers` names what of the run is
+The project writes its files through these functions of `os`, and Prefect writes through `open`.
+Other libraries use neither. `report_unwatched_writers` therefore lists all files of a run that were
 opened for writing in any other way.
 """
 

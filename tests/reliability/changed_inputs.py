@@ -1,7 +1,8 @@
-"""Repeats a tuning run with one thing changed at a time, and lists the stages that were computed.
+"""Repeats a tuning run with one changed input at a time and lists the stages that ran again.
 
-`python -m tests.reliability.changed_inputs` runs in an empty folder and prints JSON: for every
-variant the stages whose results were written, by name, and how many trials were reused.
+`python -m tests.reliability.changed_inputs` runs in an empty folder and prints JSON. For each
+variant, the JSON has the names of the stages whose results were written, and the number of trials
+that were reused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Defines what tests of whole commands share: a short tuning run, its files, its records."""
+"""Shared helpers for tests of whole commands: a short tuning run, its files and its records."""
 
 from __future__ import annotations
 

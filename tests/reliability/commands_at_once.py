@@ -1,8 +1,9 @@
-"""Runs `tilewright …` several times at once, on one workspace.
+"""Runs several `tilewright …` commands at the same time in one workspace.
 
-`python -m tests.reliability.commands_at_once [[ARGUMENT, …], …]`, JSON, prints the exit statuses;
-output of command i goes to `said-i`. The commands are forks of this process, which has imported
-what each of them would: that is most of what a short run costs. It has opened nothing.
+`python -m tests.reliability.commands_at_once [[ARGUMENT, …], …]` takes JSON and prints the exit
+statuses as JSON. The output of command i goes to `said-i`. The commands are forks of this process,
+which has already imported their libraries, because imports take most of the time of a short run.
+This process has opened no files or connections that the forks would share.
 """
 
 from __future__ import annotations

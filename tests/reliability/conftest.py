@@ -1,4 +1,4 @@
-"""Makes the uninterrupted run that the interrupted ones are compared with."""
+"""Fixture with an uninterrupted run, to which the interrupted runs are compared."""
 
 from __future__ import annotations
 

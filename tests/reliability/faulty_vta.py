@@ -1,4 +1,4 @@
-"""Injects faults into a VTA's simulator on some configs, to test what isolates a real target."""
+"""A VTA target whose simulator crashes, hangs or lies on some configs, to test target isolation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists the formats of output directories: schedules, fusion, co-design, datasets."""
+"""Fuzzing inputs for output directories: schedules, fusion labels, co-design results, datasets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defines what a format of the fuzzer is."""
+"""Types that describe one file format to the fuzzer."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Lists every format that is read from disk, with a file of it and the code that reads it.
+"""Lists every file format that is read from disk, with an example file and the code that reads it.
 
-`python -m tests.reliability.formats KIND COUNT SEED` reads so many mutants of one in this process,
-which may crash: `test_fuzz.py` starts it and looks at how it ends. It prints figures, as a JSON
-object; `all` takes every kind in turn. Every input is to end in an answer or a typed error, in time
-and in bounded memory.
+`python -m tests.reliability.formats KIND COUNT SEED` reads COUNT damaged files of one format in
+this process and prints statistics as a JSON object. The KIND `all` runs every format in turn. The
+process may crash; `test_fuzz.py` starts it and checks its exit status. Every input must give a
+result or a typed error, within a time and a memory limit.
 """
 
 from __future__ import annotations

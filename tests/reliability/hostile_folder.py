@@ -1,7 +1,7 @@
-"""Plants what a stranger may leave in a folder for commands to find, and watches who opens it.
+"""Places files that an attacker could leave in a folder, and watches whether they are opened.
 
-Each plant would leave a mark behind: a folder of its name below `marks`, made by whatever runs, or
-a line printed by the module that numba is told to import.
+Each planted file leaves a mark if it is executed: a folder of its name below `marks`, or a line
+printed by the module that a settings file tells numba to import.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Kills the writing of an artifact at every change of a file, repeats it, and says what came of it.
+"""Kills the writing of an artifact at every file change, repeats it, and reports the outcome.
 
-`python -m tests.reliability.killed_build FOLDER` prints JSON. Every write is a fork of this
+`python -m tests.reliability.killed_build FOLDER` prints JSON. Every write runs in a fork of this
 process, which starts no thread.
 """
 

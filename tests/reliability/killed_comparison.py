@@ -1,7 +1,7 @@
-"""Kills a comparison where it changes a file, repeats it, and says what came of it.
+"""Kills a comparison at its file changes, repeats it, and reports the outcome.
 
 `python -m tests.reliability.killed_comparison FOLDER STEP` prints JSON. It kills at every STEP-th
-place. Every comparison is a fork of this process, which starts no thread.
+file change. Every comparison runs in a fork of this process, which starts no thread.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Kills a short tuning run at every place where it writes, resumes it, and says what came of it.
+"""Kills a short tuning run at every write, resumes it, and reports the outcome.
 
-`python -m tests.reliability.killed_everywhere TUNER FOLDER STRIDE [URL]` prints JSON. A run is
-killed at every place, or at every third with a STRIDE of 3. The process must have `kill_at_write.c`
-preloaded. It imports once and forks a process for every run, before anything here has started a
-thread. With the URL of a PostgreSQL database, places are before and after each statement and
-commit instead.
+`python -m tests.reliability.killed_everywhere TUNER FOLDER STRIDE [URL]` prints JSON. With a STRIDE
+of 1 a run is killed at every write boundary, with 3 at every third one. The process must have
+`kill_at_write.c` preloaded. It imports everything once and forks one process per run before any
+thread is started. If the URL of a PostgreSQL database is given, the boundaries are before and after
+each statement and each commit instead.
 """
 
 from __future__ import annotations

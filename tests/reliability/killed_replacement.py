@@ -1,4 +1,4 @@
-"""Kills a run that takes over a finished one's folder, at writes before its first trial is on disk.
+"""Kills a run that replaces a finished run in its folder, before its first trial is on disk.
 
 `python -m tests.reliability.killed_replacement FOLDER` prints JSON. Every run is a fork of this
 process, which starts no thread.

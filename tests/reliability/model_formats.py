@@ -1,4 +1,4 @@
-"""Lists the formats of networks, as a command reads them."""
+"""Fuzzing inputs for network files, read as a command reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutates files as a stranger might, drawn by seed, so that each can be made again."""
+"""Damages files as an attacker might. A seed determines each mutant, so it can be reproduced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts Debian's PostgreSQL for tests."""
+"""Starts Debian's PostgreSQL server for tests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Lists the functions of the product that open a file to read it, from its source.
+"""Finds all functions of the package that open a file for reading, by parsing its source.
 
-A reader is named as its module and its qualified name, `tilewright.core.files:read_json_file`.
+A reader is named by its module and its qualified name, such as
+`tilewright.core.files:read_json_file`.
 """
 
 from __future__ import annotations

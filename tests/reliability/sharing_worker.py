@@ -1,4 +1,4 @@
-"""Runs one of several processes that tune one workload together: `python -m … STORE TRIALS`."""
+"""One of several processes that tune the same workload together: `python -m … STORE TRIALS`."""
 
 from __future__ import annotations
 

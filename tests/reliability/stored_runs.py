@@ -1,4 +1,4 @@
-"""Makes a short run that a trial store keeps, and processes that own a store."""
+"""A short run in a trial store, and processes that own a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that absurd inputs end in one message before any work, with memory bounded by the file."""
+"""Checks that absurd inputs give one message before any work, with little memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that a change has exactly what depends on it computed again, and nothing else."""
+"""Checks that a changed input recomputes exactly the stages that depend on it."""
 
 from __future__ import annotations
 

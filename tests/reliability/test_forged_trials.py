@@ -1,4 +1,4 @@
-"""Checks that rows that cannot be true are set aside in one message, and the rest is used."""
+"""Checks that impossible trials are set aside with one message, and all other trials are used."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Checks that bytes from strangers end in an answer or in a typed error, and in time.
+"""Fuzzes every file format: damaged files must give a result or a typed error, in time.
 
-The number of inputs is `FUZZ_EXAMPLES` for each kind (`make fuzz` sets it); without it a few. Files
-of every format are read in processes of their own (`formats.py`): one that crashes, hangs or grows
-is a failed test.
+`FUZZ_EXAMPLES` is the number of inputs per format (`make fuzz` sets it). Without it, only a few are
+tried. Each format is read in its own process (`formats.py`). If the process crashes, hangs or uses
+too much memory, the test fails.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Checks that no file of a stranger's folder is imported, called or read as settings.
+"""Checks that commands do not import, execute or read files that an attacker left in the folder.
 
-One folder holds everything `hostile_folder` knows. Each command does its work there as elsewhere;
-afterwards no plant has left its mark, and none was even opened.
+One folder holds all files of `hostile_folder`. Each command does its usual work there. Afterwards
+none of the planted files has been executed or even opened.
 """
 
 from __future__ import annotations

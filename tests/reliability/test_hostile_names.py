@@ -1,4 +1,4 @@
-"""Checks that names that a stranger chose are printed and recorded as text, whatever they hold."""
+"""Checks that names chosen by an attacker are printed and recorded as plain text."""
 
 from __future__ import annotations
 

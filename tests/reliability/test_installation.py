@@ -1,4 +1,4 @@
-"""Tests what an installation from a checkout, as by `make setup`, adds to the module path."""
+"""Tests which folders an installation from a checkout (`make setup`) adds to the module path."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Tests Ctrl-C and SIGTERM at any moment of a command.
 
-One sentence says what is kept and how to resume; a second signal ends the command.
+The command prints one sentence that says what is kept and how to resume. A second signal ends it at
+once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sets the clock a day forward and back during a whole run: the results are the same."""
+"""Moves the clock a day forward and back during a whole run. The results must not change."""
 
 from __future__ import annotations
 

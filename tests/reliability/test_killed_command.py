@@ -1,4 +1,4 @@
-"""Tests `tilewright tune` under `kill -9`, and when the servers it uses vanish."""
+"""Tests `tilewright tune` when it is killed by SIGKILL, and when its servers disappear."""
 
 from __future__ import annotations
 

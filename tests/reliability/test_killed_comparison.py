@@ -1,4 +1,4 @@
-"""Kills `tilewright compare` by SIGKILL and repeats it: it ends like one that was not killed."""
+"""Kills `tilewright compare` by SIGKILL and repeats it. The result must be that of a normal run."""
 
 from __future__ import annotations
 

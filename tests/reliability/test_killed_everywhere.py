@@ -1,4 +1,4 @@
-"""Kills a tuning run at every place where it writes, then runs the same command again."""
+"""Checks that a tuning run killed at any write and repeated ends like an undisturbed run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests `tilewright tune --stop-gain` under `kill -9`: the next round follows from the trials."""
+"""Tests `tilewright tune --stop-gain` under SIGKILL: a resumed run schedules the same rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that a stranger's model is read in a process that may crash, hang or starve harmlessly."""
+"""Checks that an untrusted model is read in a separate process, which may crash, hang or starve."""
 
 from __future__ import annotations
 

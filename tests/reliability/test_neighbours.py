@@ -1,7 +1,7 @@
-"""Tests real commands against another user of the machine, and a folder which that user prepared.
+"""Tests commands against another user of the machine, who may also prepare the folder.
 
-The other user is a child of this process that gave up its rights, so it needs root here; without it
-those tests are skipped.
+The other user is a child process that gave up its rights. This needs root; without root the tests
+are skipped.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Checks that nothing is sent anywhere.
+"""Checks that no command sends anything to another machine.
 
-No command asks for a name or an address beyond this machine, in Python or in a library's C.
+The tests watch for name look-ups and connections to other machines, in Python and in C libraries.
 """
 
 from __future__ import annotations

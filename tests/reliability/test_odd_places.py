@@ -1,4 +1,4 @@
-"""Tests folders whose names have a meaning in addresses, and workspaces that cannot be."""
+"""Tests folders whose names have a special meaning in URLs, and workspaces that cannot exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that servers on loopback are asked directly, whatever proxies the user has."""
+"""Checks that servers on loopback are contacted directly, whatever proxies the user has set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs each command on a workspace that cannot be written: it works without, or says what to do."""
+"""Runs each command with a read-only workspace: it works without records or says what to do."""
 
 from __future__ import annotations
 

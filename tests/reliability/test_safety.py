@@ -1,4 +1,4 @@
-"""Checks that damaged files are made anew, records hold no secrets, servers stay on loopback."""
+"""Checks that damaged files are recomputed, and no file of a run holds a secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that several processes on one workload, through one store, make every trial once."""
+"""Checks that several processes that tune one workload through one store make every trial once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that pipes, devices and endless files in a folder of somebody else hold up no command."""
+"""Checks that pipes, devices and endless files in a foreign folder do not block a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Checks what a machine does to `tilewright tune`: one message, and a run that resumes."""
+"""Tests machine failures during `tilewright tune`: each gives one message and a resumable run.
+
+The failures are full disks, locked databases, dead servers and jumping clocks.
+"""
 
 from __future__ import annotations
 

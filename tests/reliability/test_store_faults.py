@@ -1,4 +1,4 @@
-"""Tests what a trial store makes of faults of a disk, of a clock and of other processes."""
+"""Tests how the trial store handles faults of the disk, of the clock and of other processes."""
 
 from __future__ import annotations
 

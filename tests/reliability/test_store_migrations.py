@@ -1,4 +1,4 @@
-"""Tests how tables of an earlier version of the trial store are brought up to date."""
+"""Tests how the database tables of an earlier trial store are upgraded."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Checks that an artifact from a stranger touches nothing outside of it.
+"""Checks that an untrusted artifact cannot touch files outside its folder.
 
-No code of it runs unasked.
+Its code must not run without permission.
 """
 
 from __future__ import annotations

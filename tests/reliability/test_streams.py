@@ -1,4 +1,4 @@
-"""Checks that bad output streams and undecodable words give an answer or one message."""
+"""Tests closed or full output streams, narrow encodings, and undecodable arguments."""
 
 from __future__ import annotations
 

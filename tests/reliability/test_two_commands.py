@@ -1,6 +1,7 @@
-"""Runs two commands at once.
+"""Runs two commands at the same time.
 
-On one folder the second is refused, wherever it runs; on two folders each has records of its own.
+In the same folder the second command is refused, even from another container. In two folders of one
+workspace each command keeps its own records.
 """
 
 from __future__ import annotations

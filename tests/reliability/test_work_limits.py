@@ -1,4 +1,4 @@
-"""Checks that a few bytes cannot keep a simulation busy for hours, nor make its counters lie."""
+"""Checks that a short program cannot keep a simulator busy for hours or overflow its counters."""
 
 from __future__ import annotations
 

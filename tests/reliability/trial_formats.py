@@ -1,4 +1,4 @@
-"""Lists the formats of trials: a run's own table, and what other tuners wrote."""
+"""Fuzzing inputs for trials: the table of a run, and the files of other tuners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes outcomes of workloads, as a run would have them."""
+"""Tuning outcomes of invented workloads, as a run would produce them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Computes digests of lowering, simulator and tuners: `python -m tests.search.golden_runs FILE`.
+"""Computes digests of lowered schedules, simulated cycles and tuners' trials, for a golden file.
 
-Recorded once before the rooms were rebuilt; a change of results on purpose records them anew
-and says why.
+`python -m tests.search.golden_runs FILE` records the digests. Record them again only when results
+change on purpose, and state the reason.
 """
 
 from __future__ import annotations

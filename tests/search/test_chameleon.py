@@ -1,7 +1,4 @@
-"""Checks that CHAMELEON's agent learns to walk uphill.
-
-Its sampler measures one config per cluster.
-"""
+"""Tests CHAMELEON: its agent learns to climb, and its sampler measures one config per cluster."""
 
 from __future__ import annotations
 

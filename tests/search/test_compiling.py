@@ -1,4 +1,4 @@
-"""Checks that the compiles beyond a batch follow from the costs of compiling and measuring."""
+"""Tests how many configs are compiled per batch, given the costs of compiling and measuring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the default tuner where its beliefs are wrong, and where many configs are one program."""
+"""Tests the default tuner with wrong estimates, and with many configs that give one program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the one loop: on a target that gives other numbers each time, and with threads."""
+"""Tests the tuning loop on a noisy target and with several threads."""
 
 from __future__ import annotations
 

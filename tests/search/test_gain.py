@@ -1,4 +1,4 @@
-"""Tests the expected gain of a workload's next round, from its rounds alone."""
+"""Tests the expected gain of a workload's next round, predicted from its past rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests what a tuner makes of measurements that differ from one to the next."""
+"""Tests how tuners use repeated measurements that differ from each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests how `ml2tuner` chooses what it compiles and what it measures."""
+"""Tests how the tuner `ml2tuner` chooses the configs that it compiles and measures."""
 
 from __future__ import annotations
 

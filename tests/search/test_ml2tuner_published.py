@@ -1,4 +1,4 @@
-"""Checks that published ML²Tuner's random share of a batch is measured whatever its models say."""
+"""Tests the published variant of ML²Tuner, such as the random share of its batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests Optuna's TPE as a tuner: what goes into its study, and what it makes of it."""
+"""Tests Optuna's TPE sampler as a tuner: the trials that its study gets, and its proposals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that a model that learned elsewhere is believed as far as it has been right."""
+"""Tests transferred models: their weight follows from how well they predicted this run's trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks every registered tuner by the contract of `evaluation.tuner_conformance`."""
+"""Checks every registered tuner against the contract in `evaluation.tuner_conformance`."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Attacks on the servers of one user: on Prefect by its own settings, on MLflow behind the guard.
+"""Attacks the servers of one user: Prefect with its own login, and MLflow behind the login guard.
 
 All requests go through real sockets.
 """

@@ -1,4 +1,4 @@
-"""Checks that a moved workspace finds its files where it now is."""
+"""Checks that a workspace still finds its files after it was moved."""
 
 from __future__ import annotations
 

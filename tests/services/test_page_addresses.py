@@ -1,4 +1,4 @@
-"""Checks that links follow a workspace's ports."""
+"""Checks that links use the ports of their workspace."""
 
 from __future__ import annotations
 

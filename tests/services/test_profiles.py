@@ -1,4 +1,4 @@
-"""Checks that the server of a person's Prefect profile is used, if the profile is theirs."""
+"""Checks that the server of the user's active Prefect profile is used unless one is exported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests what a workspace forgets: cached stages that nothing finds again, and free pages."""
+"""Tests the cleaning of a workspace: old cached stages, and free pages of databases."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Simulates every register of VTA's control, clock by clock.
+"""Simulates VTA's control logic register by register, one clock cycle at a time.
 
-This simulator is the ground truth of the cycle simulator.
-
-Written for comparison, not for speed: it follows the Chisel modules (Fetch, Load, Compute, Store,
-TensorLoad with GenVMECmd and ZeroPadding, VME, VTAMemDPI) register by register and shares no
-reasoning with `targets.vta.timing`, which jumps from event to event. GEMM, ALU and STORE, which
-depend on nothing but their own fields, are counters.
+This simulator is the ground truth for the cycle simulator. It is written for comparison, not for
+speed. It follows the Chisel modules (Fetch, Load, Compute, Store, TensorLoad with GenVMECmd and
+ZeroPadding, VME, VTAMemDPI) and shares no code with `targets.vta.timing`, which jumps from event to
+event. GEMM, ALU and STORE are modelled as counters, because their cycles depend only on their own
+instruction fields.
 """
 
 from __future__ import annotations

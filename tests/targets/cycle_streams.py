@@ -1,4 +1,4 @@
-"""Draws random specifications and random instruction streams for comparing cycle simulators."""
+"""Random specifications and random instruction streams to compare cycle simulators with."""
 
 from __future__ import annotations
 

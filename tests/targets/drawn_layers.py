@@ -1,7 +1,7 @@
-"""Draws layers of every kind that a VTA runs, and schedules of them.
+"""Hypothesis strategies for every kind of layer that a VTA runs, and for their schedules.
 
-`KINDS` has a strategy for each kind. What holds for all of them is tested in
-`test_drawn_schedules.py`, and what is particular to a kind in a file of its own.
+`KINDS` has one strategy per kind. `test_drawn_schedules.py` tests the properties that all kinds
+share; each kind's own properties are tested in a separate file.
 """
 
 from __future__ import annotations

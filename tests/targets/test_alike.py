@@ -1,4 +1,4 @@
-"""Checks that configs that are one schedule are lowered and timed once, with the same results."""
+"""Checks that equivalent configs are lowered and timed only once, with unchanged results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the resource model: exact where the RTL fixes it, ordered where it estimates."""
+"""Tests the area model: exact where the RTL determines it, monotonic where it is an estimate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests convolutions whose results are averaged in the accumulators."""
+"""Tests convolutions whose outputs are averaged in the accumulators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the baseline that a user of the stock stack has: with its log, and without any."""
+"""Tests the baseline schedules of the stock stack, with its tuning log and without one."""
 
 from __future__ import annotations
 

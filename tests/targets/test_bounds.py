@@ -1,4 +1,4 @@
-"""Checks that no schedule beats its bound, on any machine, with any epilogue."""
+"""Checks that no schedule is faster than its lower bound, on any machine, with any epilogue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests where the cycles of a program go."""
+"""Tests the breakdown of a program's cycles into compute and waiting."""
 
 from __future__ import annotations
 

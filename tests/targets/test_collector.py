@@ -1,4 +1,4 @@
-"""Tests garbage collection: a server over SQLite must not wait for its own requests."""
+"""Tests garbage collection beside a server that uses SQLite: neither may wait for the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks the contract on every target, also in another process, and that broken ones fail it."""
+"""Checks every target against the target contract, and that broken targets violate it."""
 
 from __future__ import annotations
 

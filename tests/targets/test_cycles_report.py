@@ -1,4 +1,4 @@
-"""Checks that reports, batches and pictures of timed programs say the same thing."""
+"""Checks that reports, batches and plots of timed programs agree with each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests single rules of the RTL with figures measured on it, and programs that hang it."""
+"""Tests single timing rules with cycles measured on the RTL, and programs that hang it."""
 
 from __future__ import annotations
 

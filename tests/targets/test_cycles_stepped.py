@@ -1,4 +1,4 @@
-"""Compares the event-driven simulator with the clock-by-clock one, on random streams."""
+"""Compares the event-driven with the clock-by-clock cycle simulator on random streams."""
 
 from __future__ import annotations
 

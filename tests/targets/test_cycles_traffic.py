@@ -1,4 +1,4 @@
-"""Checks that beats and bursts are counted in full where they fill the words of their sums."""
+"""Checks that the counts of memory beats and bursts do not overflow their packed words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests random schedules of every kind of layer: results, streams and bounds."""
+"""Tests random schedules of every kind of layer: results, instruction streams and bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks the energy model against sums by hand, and that a person can change its constants."""
+"""Compares the energy model with hand-calculated sums, and tests user-defined constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that files are complete or absent, and their bytes depend on their content alone."""
+"""Tests file helpers: writes are atomic, bytes are reproducible, and bad files are refused."""
 
 from __future__ import annotations
 

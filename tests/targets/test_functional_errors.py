@@ -1,4 +1,4 @@
-"""Checks that wrong programs end in one typed message, never in a hang or a crash."""
+"""Checks that invalid programs give one typed error, never a hang or a crash."""
 
 from __future__ import annotations
 

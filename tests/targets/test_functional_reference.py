@@ -1,4 +1,4 @@
-"""Compares the functional simulator with what the reference simulator and the RTL really did."""
+"""Compares the functional simulator with recordings of the reference simulator and of the RTL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares random programs with a plain interpreter, on machines of every shape."""
+"""Compares random programs with a plain interpreter, on machines of many shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that a space is measured once, and that its replay equals the target itself."""
+"""Checks that a schedule space is measured once, and that its replay equals the target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that a command can say which kernel it waits for, and of how many."""
+"""Tests the progress report of kernel compilation: the current kernel and the total number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests a step that is composed of ALU operations."""
+"""Tests leaky ReLU, a post-operation that is composed of several ALU operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares lint and classification with what simulators and RTL really did, and at their limits."""
+"""Compares lint findings with the recorded behaviour of simulators and RTL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that a bias that replaces the reset is as exact as its addition, and a cycle cheaper."""
+"""Tests biases that replace the reset of an accumulator: exact, and one cycle cheaper."""
 
 from __future__ import annotations
 

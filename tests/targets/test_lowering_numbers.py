@@ -1,4 +1,4 @@
-"""Checks that every schedule the lowering accepts computes the right numbers, bit for bit."""
+"""Checks that every schedule that lowers computes the reference's results, bit by bit."""
 
 from __future__ import annotations
 

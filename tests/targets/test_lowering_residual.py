@@ -1,4 +1,4 @@
-"""Checks that a residual through the GEMM core gives the same numbers, and leaves no token over."""
+"""Tests residuals that the GEMM core adds: equal results, and no leftover tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares the template space under the stock restrictions with the stock compiler, row for row."""
+"""Compares the template space with the recorded results of the stock compiler, row by row."""
 
 from __future__ import annotations
 

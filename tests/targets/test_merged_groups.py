@@ -1,4 +1,4 @@
-"""Tests groups narrower than a block, several computed at once."""
+"""Tests convolutions with groups narrower than a block, several of which run at once."""
 
 from __future__ import annotations
 

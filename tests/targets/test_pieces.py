@@ -1,4 +1,4 @@
-"""Tests how the last epilogue and the last weights are cut."""
+"""Tests how a tile's last epilogue and last weights are split into pieces."""
 
 from __future__ import annotations
 

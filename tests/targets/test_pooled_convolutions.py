@@ -1,4 +1,4 @@
-"""Tests convolutions whose sums are pooled."""
+"""Tests convolutions that are fused with a max-pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests max-pools as ALU programs."""
+"""Tests max-pools that run as ALU programs."""
 
 from __future__ import annotations
 

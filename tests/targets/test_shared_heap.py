@@ -1,7 +1,7 @@
-"""Tests threads that share a heap: what one frees too early, another overwrites.
+"""Tests threads that share one heap, where memory that is freed too early gets overwritten.
 
-The C library keeps a thread's memory apart while there are few of them, and a chunk just freed as
-it was. Here, in a process of its own, it does neither.
+By default the C library gives each of a few threads its own arena, and it leaves a freed chunk
+unchanged. The tests run in a separate process that disables both, so that such bugs show.
 """
 
 from __future__ import annotations

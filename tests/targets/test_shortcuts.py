@@ -1,4 +1,4 @@
-"""Tests convolutions with a shortcut in the same accumulators."""
+"""Tests convolutions with a projection shortcut in the same accumulators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the VTA by the contract of a target."""
+"""Tests the VTA target against the target contract."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Checks that the unchecked space fails as its hardware would.
+"""Tests the unchecked schedule space, whose configs fail as they would on hardware.
 
-What does not fit wraps around and computes wrong numbers.
+Tiles that exceed a scratchpad wrap around and compute wrong results.
 """
 
 from __future__ import annotations

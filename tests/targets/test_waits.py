@@ -1,4 +1,4 @@
-"""Compares what a program waits for with a slow reading of its tokens, and with hand results."""
+"""Compares the computed waits of programs with a slow token simulation and known results."""
 
 from __future__ import annotations
 

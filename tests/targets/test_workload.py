@@ -1,4 +1,4 @@
-"""Tests which workloads share their schedules."""
+"""Tests the canonical form of workloads: which workloads share their schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the recorded behaviour of VTA's functional simulator and RTL, stream by stream."""
+"""Reads the recorded instruction streams of VTA's functional simulator and RTL."""
 
 from __future__ import annotations
 

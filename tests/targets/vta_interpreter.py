@@ -1,7 +1,7 @@
-"""Interprets a VTA as plainly as possible: one iteration, one value at a time, on Python integers.
+"""The simplest possible VTA interpreter: one iteration and one value at a time, in Python integers.
 
-Shares nothing with the simulator but the decoder of instruction words. All scratchpad indices are
-taken modulo the depth.
+It shares only the decoder of instruction words with the simulator. All scratchpad indices are taken
+modulo the depth.
 """
 
 from __future__ import annotations

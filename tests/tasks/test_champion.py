@@ -1,4 +1,4 @@
-"""Checks that models of every kind go into the registry and come back as they were."""
+"""Checks that models of every kind are registered and loaded without a change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests curves of a network: all its workloads together, trial by trial."""
+"""Tests the convergence curve of a network, which combines those of its workloads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that fusion's result is cached under all that decides it."""
+"""Checks that the cache key of a fusion decision covers everything that it depends on."""
 
 from __future__ import annotations
 

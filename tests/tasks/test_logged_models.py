@@ -1,4 +1,4 @@
-"""Checks that logged models of tuners say what they were asked, and answer as they do."""
+"""Tests tuners' models in MLflow: they declare their features and predict as in the tuner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that a step needs nothing but its arguments: it may run in any process."""
+"""Checks that each step of a round needs only its arguments, so that it can run in any process."""
 
 from __future__ import annotations
 

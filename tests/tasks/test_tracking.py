@@ -1,4 +1,4 @@
-"""Checks that MLflow runs are found again, never doubled, and that models load without pickle."""
+"""Tests runs in MLflow: resumed, never duplicated, and with models that load without pickle."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Starts a team's servers as `deployments/team/team.sh` does: nginx, PostgreSQL, Prefect, MLflow.
 
-Only `make team-test` uses this. It needs root: servers run as system users, which are made for the
-tests and removed afterwards. PostgreSQL runs in a cluster of Debian's that is made for the tests.
+Only `make team-test` uses these fixtures. They need root, because the servers run as system users
+that are created for the tests and removed afterwards. PostgreSQL runs in a new Debian cluster.
 """
 
 from __future__ import annotations

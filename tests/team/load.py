@@ -1,6 +1,6 @@
-"""Loads the servers by small flows, in a process of its own: `python load.py FLOWS TASKS`.
+"""Puts load on the servers with small flows, in a separate process: `python load.py FLOWS TASKS`.
 
-Prints how many tasks each flow has seen end, and the run in MLflow that has a metric for each.
+It prints the number of finished tasks per flow, and the MLflow run with one metric per task.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attacks on a team's servers, through nginx and past it."""
+"""Attacks a team's servers through nginx and around it."""
 
 from __future__ import annotations
 

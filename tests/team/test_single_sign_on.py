@@ -1,4 +1,4 @@
-"""Tests nginx's configuration for single sign-on, with a stand-in for oauth2-proxy."""
+"""Tests nginx's single sign-on configuration with a stand-in for oauth2-proxy."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Tests a team's servers and two workers at work, on a real PostgreSQL that is killed meanwhile.
+"""Tests a team's servers with two workers, while their PostgreSQL server is killed.
 
-`make team-test` runs this, and shows the figures.
+`make team-test` runs these tests and prints the results of the load test.
 """
 
 from __future__ import annotations

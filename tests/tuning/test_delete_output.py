@@ -1,4 +1,4 @@
-"""Tests which files the deletion of a run removes. Most tests attack it with what a record says."""
+"""Tests the deletion of a run's files. Most tests forge a record to delete other files."""
 
 from __future__ import annotations
 

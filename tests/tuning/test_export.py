@@ -1,4 +1,4 @@
-"""Tests tuned schedules as records that stock AutoTVM reads."""
+"""Tests the export of tuned schedules as log records of stock AutoTVM."""
 
 from __future__ import annotations
 

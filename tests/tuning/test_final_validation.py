@@ -1,6 +1,6 @@
-"""Tests the final choice where measuring does not repeat.
+"""Tests the final choice of a schedule on a noisy target.
 
-It has no winner's curse, is not made twice, and uses nothing but its own measurements.
+The choice must be free of the winner's curse, be made only once, and use only its own measurements.
 """
 
 from __future__ import annotations

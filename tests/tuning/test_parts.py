@@ -1,7 +1,4 @@
-"""Checks that part of a network, or one workload, has the same schedules as the whole.
-
-Its summary says what it is of.
-"""
+"""Checks that tuning some layers, or one workload, gives the schedules of a whole-network run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests where a schedule of each layer comes from."""
+"""Tests where a build takes the schedule of each layer from."""
 
 from __future__ import annotations
 

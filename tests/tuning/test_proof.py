@@ -1,4 +1,4 @@
-"""Tests what a recorded winner must show when it is timed again."""
+"""Tests the checks of a recorded winner, which is measured again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that an output directory belongs to one network on one target, and says so."""
+"""Checks that an output directory belongs to one network on one target, and records both."""
 
 from __future__ import annotations
 

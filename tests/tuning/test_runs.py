@@ -1,4 +1,4 @@
-"""Checks that a run is the same in a library call, the bare command, tasks and threads."""
+"""Checks that library call, `--bare` command, Prefect tasks and threads give the same run."""
 
 from __future__ import annotations
 

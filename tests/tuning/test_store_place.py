@@ -1,4 +1,4 @@
-"""Tests which database keeps the trials of a new output directory."""
+"""Tests which database stores the trials of a new output directory."""
 
 from __future__ import annotations
 

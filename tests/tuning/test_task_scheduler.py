@@ -1,4 +1,4 @@
-"""Checks that rounds go to the workload whose next one is expected to save the most."""
+"""Tests the task scheduler, which gives rounds to the workload with the largest expected saving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks `--for`: what a limit of time ends, and that a run continues as if there had been none."""
+"""Tests the time limit `--for`: the run stops in time and can be resumed."""
 
 from __future__ import annotations
 

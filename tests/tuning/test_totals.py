@@ -1,4 +1,4 @@
-"""Checks what a run's total says: how much of the network, against which schedules."""
+"""Tests the total of a run: the fraction of the network, and the comparison schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trials for other tools, and those that other tuners made."""
+"""Tests the export of trials for other tools, and the import of other tuners' trials."""
 
 from __future__ import annotations
 

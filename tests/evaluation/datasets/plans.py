@@ -1,4 +1,4 @@
-"""Makes a plan of few rows without asking networks what there is to tune."""
+"""A plan for a dataset of few rows. It needs no network to list the workloads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes tables of a few invented tasks."""
+"""Training tables with a few invented tasks."""
 
 from __future__ import annotations
 

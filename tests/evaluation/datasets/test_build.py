@@ -1,4 +1,4 @@
-"""Checks that rows are what the hardware does, and that a stopped build ends as any other."""
+"""Checks the rows of a dataset against the target, and that a stopped build can be resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds a dataset of two families of accelerators, and learns from it."""
+"""Builds a dataset with two accelerator families and trains a model on it."""
 
 from __future__ import annotations
 

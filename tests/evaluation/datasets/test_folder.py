@@ -1,4 +1,4 @@
-"""Tests reading any part of a dataset, and refusing other files."""
+"""Tests reading all or part of a dataset, and refusing damaged or foreign files."""
 
 from __future__ import annotations
 

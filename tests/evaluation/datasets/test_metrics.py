@@ -1,4 +1,4 @@
-"""Compares pairwise accuracy, regret and their interval with their definitions."""
+"""Compares pairwise accuracy, regret and their confidence intervals with their definitions."""
 
 from __future__ import annotations
 

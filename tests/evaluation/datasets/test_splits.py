@@ -1,4 +1,4 @@
-"""Checks that splits leak nothing."""
+"""Checks that train/test splits keep groups together, so that no information leaks."""
 
 from __future__ import annotations
 

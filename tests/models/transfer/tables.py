@@ -1,4 +1,4 @@
-"""Makes small tables of real programs: three machines, four layers, lowered and timed."""
+"""Small tables of lowered and timed programs: three machines and four layers."""
 
 from __future__ import annotations
 

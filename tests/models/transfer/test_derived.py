@@ -1,4 +1,4 @@
-"""Checks that derived columns are quotients in hardware units, and NaN for unknown sides."""
+"""Tests derived columns: ratios in units of the hardware, NaN where an operand is unknown."""
 
 from __future__ import annotations
 

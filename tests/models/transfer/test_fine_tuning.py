@@ -1,6 +1,6 @@
-"""Tests fine-tuning a model on few rows of hardware it has not seen.
+"""Tests fine-tuning a model on a few rows of hardware that it has not seen.
 
-It becomes better there if that is sure, else it stays as it was.
+A fine-tuned model is kept only if it is reliably better on that hardware.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks that all kinds learn to order programs, end in time, and load as saved."""
+"""Checks that every kind of transfer model learns to rank programs and is read back as saved."""
 
 from __future__ import annotations
 

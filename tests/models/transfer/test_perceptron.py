@@ -1,4 +1,4 @@
-"""Checks that an MLP computes in NumPy what it learned in JAX, and needs no JAX for it."""
+"""Checks that an MLP trained with JAX gives the same predictions in NumPy, without JAX."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Reads an object file of AArch64 and puts it to its addresses, as a linker does.
+"""Loads an AArch64 object file and resolves its relocations, as a linker does.
 
-The format is that of the ELF specification and of Arm's "ELF for the Arm 64-bit Architecture"
-(IHI 0056), whose names of relocations are kept.
+The format follows the ELF specification and Arm's "ELF for the Arm 64-bit Architecture" (IHI 0056).
+The names of relocations are those of the specification.
 """
 
 from __future__ import annotations

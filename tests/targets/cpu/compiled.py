@@ -1,4 +1,4 @@
-"""Compiles kernels in this process and calls them."""
+"""Compiles kernels in the test process and calls them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Runs kernels for AArch64 in an emulator: compiled here, loaded, called with the usual tensors.
+"""Runs AArch64 kernels in an emulator: compiled here, loaded, and called with the usual tensors.
 
-Memory is as tight as pages allow. Each tensor ends at a page's end, as far as its alignment allows,
-between pages that nobody may touch, and only the output may be written.
+The memory layout catches out-of-bounds accesses. Each tensor ends at the end of a page, as far as
+its alignment allows, between two inaccessible pages. Only the output is writable.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Runs kernels for AArch64 in an emulator and compares them with the references.
+"""Runs AArch64 kernels in an emulator and compares them with the references.
 
-Nothing is timed here. Integers agree to the bit.
+Nothing is timed here. Integer results must be bit-identical.
 """
 
 from __future__ import annotations

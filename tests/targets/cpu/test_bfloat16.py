@@ -1,4 +1,4 @@
-"""Compares products in bfloat16 with the reference: loops around tiles, and rounding."""
+"""Compares bfloat16 matrix products with the reference: tile loops and rounding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks products of bfloat16 by `vdpbf16ps`: the instruction alone, the code, who gets it."""
+"""Tests bfloat16 products with the instruction `vdpbf16ps`: results, code, and when it is used."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Checks that a config is compiled once, to the same bytes wherever.
+"""Tests the compiling of CPU configs: reproducible bytes, isolated failures, features.
 
-One that ends or hangs its compiler costs itself alone. Features are read off LLVM's text.
+A config whose compiler dies or hangs costs only itself. Features are parsed from LLVM's text.
 """
 
 from __future__ import annotations

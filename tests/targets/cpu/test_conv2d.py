@@ -1,6 +1,6 @@
-"""Compares compiled convolutions with the reference, whatever the schedule.
+"""Compares compiled convolutions with the reference, for random schedules.
 
-What is not compiled says why.
+Configs that are not compiled must give a reason.
 """
 
 from __future__ import annotations

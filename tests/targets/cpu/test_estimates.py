@@ -1,4 +1,4 @@
-"""Checks that every config on the processor has an estimate, and better schedules better ones."""
+"""Checks that every CPU config has a latency estimate, and that better schedules get lower ones."""
 
 from __future__ import annotations
 

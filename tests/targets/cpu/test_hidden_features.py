@@ -1,4 +1,4 @@
-"""Compares features of stores with those of TVM's own class, without loading the intrinsics."""
+"""Compares the hidden features of buffer stores with those of TVM's own implementation."""
 
 from __future__ import annotations
 

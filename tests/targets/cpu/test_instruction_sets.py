@@ -1,4 +1,4 @@
-"""Checks what LLVM is told of the instruction sets of this processor."""
+"""Checks the CPU features that are passed to LLVM for this processor."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Compares kernels of int8 by dot products with the reference, to the bit.
+"""Compares int8 kernels with dot-product instructions with the reference, bit by bit.
 
-A processor without them says so.
+A CPU without these instructions gives a message.
 """
 
 from __future__ import annotations

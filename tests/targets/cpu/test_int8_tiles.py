@@ -1,4 +1,4 @@
-"""Compares products of int8 by tiles with numpy: loops around tiles, zero points, borders."""
+"""Compares int8 products with tile instructions with numpy: tile loops, zero points, borders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares compiled products of matrices with the reference, whatever the schedule."""
+"""Compares compiled matrix products with the reference, for random schedules."""
 
 from __future__ import annotations
 

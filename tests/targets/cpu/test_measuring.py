@@ -1,6 +1,6 @@
-"""Checks that a CPU kernel's crash, hang or wrong numbers cost itself alone.
+"""Tests measuring on a CPU: a kernel that crashes, hangs or is wrong costs only its own config.
 
-Times mean something.
+Measured times must be stable under background load.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compares int8 kernels whose epilogue works on reals with numpy: scales, zero points, rounding."""
+"""Compares int8 kernels with a float epilogue with numpy: scales, zero points, rounding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the interval rule, and what the reference kernel takes out of a measurement."""
+"""Tests the interval of a median, and the correction of timings by a reference kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares compiled convolutions in groups with the reference, whatever the schedule."""
+"""Compares compiled grouped convolutions with the reference, for random schedules."""
 
 from __future__ import annotations
 

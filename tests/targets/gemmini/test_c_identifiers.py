@@ -1,4 +1,4 @@
-"""Checks that no name from a stranger's file becomes code of a C file that is written."""
+"""Checks that names from an untrusted file cannot inject code into a generated C file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiles exported C against a macro that logs commands, and compares the log with the stream."""
+"""Compiles exported C with a macro that logs each command, and compares the log with the stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs output-stationary programs on both simulators, at the edges of what the array puts out."""
+"""Runs output-stationary programs on both simulators, at the limits of the array's output width."""
 
 from __future__ import annotations
 

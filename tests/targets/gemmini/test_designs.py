@@ -1,4 +1,4 @@
-"""Searches memories of a Gemmini by the methods that search a VTA."""
+"""Searches the memory sizes of a Gemmini with the co-design methods for VTAs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts the threads that measure a batch."""
+"""Checks the number of threads that measure a batch."""
 
 from __future__ import annotations
 

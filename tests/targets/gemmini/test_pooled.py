@@ -1,4 +1,4 @@
-"""Runs convolutions whose sums are pooled as they are stored, and compares with plain numpy."""
+"""Compares convolutions whose results are pooled by the store instruction with numpy."""
 
 from __future__ import annotations
 

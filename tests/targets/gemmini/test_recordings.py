@@ -1,4 +1,4 @@
-"""Compares both simulators with what Gemmini's RTL did: every byte, every cycle of every event."""
+"""Compares both simulators with recordings of Gemmini's RTL: all bytes and event cycles."""
 
 from __future__ import annotations
 

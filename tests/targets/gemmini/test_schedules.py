@@ -1,4 +1,4 @@
-"""Runs schedules of layers on the functional simulator and compares with plain numpy."""
+"""Compares random schedules, run on the functional simulator, with numpy."""
 
 from __future__ import annotations
 

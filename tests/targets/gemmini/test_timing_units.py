@@ -1,4 +1,4 @@
-"""Checks parts of the cycle simulator that no stream of the recordings reaches."""
+"""Tests parts of the cycle simulator that no recorded stream reaches."""
 
 from __future__ import annotations
 
