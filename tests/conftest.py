@@ -65,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """`golden(name, text)`: the text equals the golden file of that name."""
+    """Return `golden(name, text)`, which compares a text with the golden file of that name."""
 
     def check(name: str, text: str) -> None:
         path = GOLDEN / name
@@ -80,10 +80,10 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 @pytest.fixture(scope="session")
 def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Login]:
-    """Run a Prefect server once, as a user may name one, and yield the environment that opens it.
+    """Run one Prefect server for many tests, as an external server, and yield its login.
 
-    Its start takes a third of the time of a short run. Tests of a command's own server do without
-    it.
+    Starting a server takes a third of the time of a short run. Tests of a command that starts its
+    own server do not use this fixture.
     """
     with prefect_beside(tmp_path_factory.mktemp("prefect")) as login:
         yield login
@@ -91,7 +91,7 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Login]:
 
 @pytest.fixture(scope="session")
 def digits_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a library of digits_cnn, which tests only read."""
+    """Return the folder of a compiled library of `digits_cnn`, which tests only read."""
 
     def build(folder: Path) -> None:
         from tilewright.flows.build import build_artifact
@@ -111,7 +111,7 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.fixture
 def guest(tmp_path: Path, prefect_server: Login) -> Place:
-    """A place whose commands use a Prefect server that runs already."""
+    """Return a place whose commands use a running Prefect server."""
     return _place(tmp_path, prefect_server)
 
 
@@ -166,7 +166,7 @@ UNMARKED_SECONDS = 10.0
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name the tests that lack the mark `slow`; a busy machine may name some that do not."""
+    """List slow tests without the mark `slow`. On a busy machine, others may be listed too."""
     seconds: defaultdict[str, float] = defaultdict(float)
     for report in (r for reports in terminalreporter.stats.values() for r in reports):
         if isinstance(report, pytest.TestReport) and "slow" not in report.keywords:

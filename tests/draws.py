@@ -19,19 +19,19 @@ class _Suite:
 
 
 def draw_fewer() -> None:
-    """Draw fewer examples from now on. Call before the modules of tests are imported."""
+    """Reduce the number of examples. Call this before the test modules are imported."""
     _Suite.draws_fewer = True
 
 
 def examples(count: int) -> int:
-    """Return how many examples to draw where the nightly tests draw `count`."""
+    """Return the number of examples to draw now, if the nightly tests draw `count`."""
     return min(count, max(LEAST, count // FEWER)) if _Suite.draws_fewer else count
 
 
 def nightly_after(count: int, values: Iterable[object], seconds: float = 1) -> list[Any]:
-    """Return the parameters of a test; `make test` runs the first `count`, `make test-all` all.
+    """Return the parameters of a test. `make test` runs the first `count`, and `make test-all` all.
 
-    A tuple holds the values of several arguments.
+    A tuple holds the values of several arguments. `seconds` is the time per parameter.
     """
     rows = [value if isinstance(value, tuple) else (value,) for value in values]
     nightly = pytest.mark.nightly(seconds=seconds)

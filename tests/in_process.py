@@ -27,7 +27,7 @@ WIDTH = {"COLUMNS": "80"}
 def run(
     arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end. Raises what is a defect, as the command would with a trace."""
+    """Run the command and wait. An exception that would give a traceback is raised here."""
     status = 0
     with _started_in(folder, environment), CliRunner().isolation() as (out, err, _):
         sys.argv = ["tilewright", *arguments]
@@ -44,7 +44,7 @@ def run(
 
 @contextmanager
 def _started_in(folder: Path, environment: Mapping[str, str]) -> Iterator[None]:
-    """Have the process look as if it was started in `folder`, and put it back."""
+    """Make the process look as if it was started in `folder`, and restore it afterwards."""
     variables, present = dict(os.environ), Path.cwd()
     given = {**environment, **WIDTH}  # may be a view of `os.environ`, which is cleared below
     with pytest.MonkeyPatch.context() as patch:

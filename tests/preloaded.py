@@ -41,10 +41,10 @@ UNTOUCHED = (logging.NOTSET, (), (), True)
 
 
 class Kept:
-    """The modules of a library until they are imported.
+    """The modules of an imported library, hidden until a command imports it.
 
-    As a finder and a loader, it gives them back, and to loggers what they had from the library's
-    import; `anew` does the rest.
+    As a finder and loader, this class hands the modules back and restores their loggers. `anew`
+    then repeats everything that depends on the environment.
     """
 
     def __init__(self, name: str, loggers: Loggers, anew: Callable[[], None]) -> None:
@@ -114,9 +114,9 @@ def keep_mlflow() -> None:
 
 @contextmanager
 def _unnoticed() -> Iterator[Loggers]:
-    """Restore environment, warnings, loggers, and how Python finds modules.
+    """Restore the environment, warnings, loggers and import hooks on exit.
 
-    Yields the loggers' previous state.
+    Yields the previous state of the loggers.
     """
     environment, filters, before = dict(os.environ), list(warnings.filters), _loggers()
     hooks = list(sys.path_hooks)

@@ -24,20 +24,23 @@ for Prefect to list its routes."""
 
 
 def free_port() -> int:
-    """A port of this machine on which nobody listens now."""
+    """Return a port of this machine that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def folder_of_the_run(factory: pytest.TempPathFactory) -> Path:
-    """The temporary folder that all workers know; each has its own below it."""
+    """Return the temporary folder of the session, which contains those of the workers."""
     folder = factory.getbasetemp()
     return folder.parent if folder.name.startswith("popen-") else folder
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """The folder `name`, filled by whichever process asks first. Tests only read it."""
+    """Return the folder `name`, which the first process that asks fills with `make`.
+
+    Tests only read it.
+    """
     folder = folder_of_the_run(factory) / name
     done = folder.with_suffix(".done")
     with _held(folder.with_suffix(".lock"), fcntl.LOCK_EX):
@@ -51,9 +54,9 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
 
 @contextmanager
 def prefect_beside(root: Path, *, acting: bool = False) -> Iterator[Login]:
-    """Yield what opens a server on the records below `root`, as a command starts one for itself.
+    """Yield the login of a Prefect server that keeps its records below `root`.
 
-    The server may also schedule runs and act on events.
+    With `acting`, the server also schedules runs and acts on events.
     """
     before = dict(os.environ)
     try:
@@ -75,7 +78,7 @@ def prefect_beside(root: Path, *, acting: bool = False) -> Iterator[Login]:
 
 
 class Turns:
-    """Tests run beside each other or alone. Who waits to be alone is not overtaken."""
+    """A lock with which tests run side by side or alone. A waiting lone test is not overtaken."""
 
     def __init__(self, folder: Path) -> None:
         self._gate, self._room = folder / "gate.lock", folder / "room.lock"

@@ -39,7 +39,7 @@ BLOCK = 16
 
 
 def padded(workload: Workload) -> Workload:
-    """What a VTA of 16 channels a block runs in the place of a workload."""
+    """Return the workload that a VTA with 16 channels per block runs after padding."""
     up = {
         name: -(-getattr(workload, name) // BLOCK) * BLOCK
         for name in ("in_channels", "out_channels")
@@ -114,7 +114,7 @@ def test_tuners_are_judged_on_judged_layers(where: str, tmp_path: Path) -> None:
 
 
 def test_no_test_of_a_default_uses_a_judged_layer() -> None:
-    """Judged layers are written down once; nothing else may choose anything on them."""
+    """Held-out layers appear only once in the benchmarks, so nothing else is chosen on them."""
     texts = [path.read_text() for path in (ROOT / "benchmarks").rglob("*.py")]
     for workload in JUDGED.values():
         shape = f"c={workload.in_channels},h={workload.height},w={workload.width},"
@@ -159,7 +159,7 @@ def test_paired_runs_are_drawn_together() -> None:
 
 
 def results() -> Results:
-    """Two tuners, one layer, two seeds, four trials in batches of two."""
+    """Return results of two tuners, one layer, two seeds, and four trials in batches of two."""
     regret = np.array([[[[9, 9, 9, 0], [9, 0, 0, 0]]], [[[9, 0, 0, 0], [0, 0, 0, 0]]]], float)
     steps = np.broadcast_to(np.array([2.0, 2, 4, 4]), regret.shape)
     ones = np.ones(regret.shape[:-1])
@@ -299,7 +299,7 @@ def test_a_network_reaches_its_goal_with_equal_trials_of_all_layers() -> None:
 @pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks/rows").glob("tuners-*.parquet")))
 def test_a_table_is_what_its_rows_give(path: Path) -> None:
-    """Rows of the page that name the tuner and, in the next cell, its trials."""
+    """The rows of the page have the tuner's name and, in the next cell, its number of trials."""
     page = (ROOT / "docs/evidence/tuners.md").read_text()
     section = next(part for part in page.split("\n## ") if path.name in part)
     result = relative_figures(pd.read_parquet(path))

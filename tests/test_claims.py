@@ -38,7 +38,7 @@ def section(text: str, title: str) -> str:
 
 
 def numbers(text: str) -> set[str]:
-    """Of prose: links, code and names of networks left out."""
+    """Return the numbers in a text, without links, code and names of networks."""
     prose = re.sub(r"\]\([^)]*\)|`[^`]*`|\b[A-Z]\w*-\d+", "", text)
     return set(NUMBER.findall(prose))
 

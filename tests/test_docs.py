@@ -134,7 +134,7 @@ def _unrun() -> list[Block]:
     "block", _unrun(), ids=lambda block: f"{block.page.name}: {block.text[:30]}"
 )
 def test_what_is_not_run_names_what_there_is(block: Block) -> None:
-    """Commands and options of ours, targets of the Makefile, modules, files of the repository."""
+    """Blocks that are not run may only name existing commands, options, targets and files."""
     makefile = (ROOT / "Makefile").read_text()
     for command in block.commands:
         words = shlex.split(command)
@@ -152,7 +152,7 @@ def test_what_is_not_run_names_what_there_is(block: Block) -> None:
 
 
 def _check_options(words: list[str]) -> None:
-    """Raises what the command line would say of words that are no option of it."""
+    """Raise the command line's error if the words contain an unknown option."""
     from tilewright.cli.app import app
 
     command = typer.main.get_command(app)
@@ -176,7 +176,7 @@ def _check_options(words: list[str]) -> None:
 
 @pytest.fixture
 def workplace(tmp_path: Path) -> Path:
-    """A folder with the examples."""
+    """Return a folder with the examples."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     return tmp_path
 
@@ -193,7 +193,7 @@ def workplace(tmp_path: Path) -> Path:
 def test_the_blocks_of_a_page_run_and_print_what_it_shows(
     name: str, workplace: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Commands first, and then Python, which reads what they left."""
+    """The commands run first, and then the Python blocks, which read their results."""
     packages = [installed(item, workplace) for item in PACKAGES.get(name, ())]
     environment = _environment(workplace, packages)
     if name in RECORDED:
@@ -238,7 +238,7 @@ def test_the_blocks_that_take_minutes_run(name: str, workplace: Path) -> None:
 def _output(
     command: str, folder: Path, environment: dict[str, str], own_python: bool, timeout: int = 600
 ) -> str:
-    """What a command prints, to either stream. It has to end well."""
+    """Return the output of a command on both streams. The command must succeed."""
     words = [] if SHELL.search(command) else shlex.split(command)
     if words[:1] == ["tilewright"] and not own_python:
         done = warm.run(words[1:], folder, environment, timeout=timeout)

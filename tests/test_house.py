@@ -24,7 +24,7 @@ GUARDED = {"tilewright", "prefect", "mlflow", "typer", "rich", "matplotlib", "ji
 
 
 def committed_files() -> list[Path]:
-    """Text files of the project; of a checkout those that git knows."""
+    """Return the text files of the checkout that Git tracks."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -123,7 +123,7 @@ def test_lazy_modules_are_libraries_that_no_contract_is_about(modules: Modules) 
 
 @pytest.fixture(scope="module")
 def modules() -> Modules:
-    """The package's, each once: not those behind its links."""
+    """Return the parsed modules of the package, each once, without those behind links."""
     rooms = [ROOT / name for name in ("flows", "tasks", "models")]
     links = {ROOT / "tilewright" / room.name for room in rooms}
     return {
@@ -135,7 +135,7 @@ def modules() -> Modules:
 
 
 def _function_level_imports(module: ast.Module) -> set[int]:
-    """The lines of imports inside functions."""
+    """Return the line numbers of imports inside functions."""
     return {
         node.lineno
         for function in ast.walk(module)

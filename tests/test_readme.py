@@ -28,7 +28,7 @@ def test_the_readme_has_the_two_commands_first() -> None:
 
 @pytest.mark.nightly(seconds=15)
 def test_make_tune_tunes(tmp_path: Path, prefect_server: Login) -> None:
-    """The same recipe on the smallest network: setting up is done, or this test would not run."""
+    """The recipe runs on the smallest network. Its set-up has already been done."""
     environment = os.environ | {"TILEWRIGHT_HOME": str(tmp_path / ".tilewright")}
     done = subprocess.run(
         ["make", "--no-print-directory", "tune", "NETWORK=digits_cnn", "TRIALS=8",

@@ -53,7 +53,7 @@ def test_prefect_and_mlflow_are_found_as_an_import_leaves_them(
 
 @pytest.mark.slow(seconds=1)
 def test_a_fork_has_the_libraries_and_hides_two(tmp_path: Path) -> None:
-    """Nothing would fail without, but everything would take longer."""
+    """Without this, all tests would still pass but take longer."""
     program = (
         "import sys\n"
         "print('tests.preloaded' in sys.modules, 'tvm' in sys.modules, 'prefect' in sys.modules)\n"

@@ -31,7 +31,7 @@ Change = Callable[[BoardProgram], BoardProgram]
 
 @pytest.fixture(scope="module")
 def program() -> BoardProgram:
-    """A layer whose input is rearranged."""
+    """Return a one-layer program whose input is unfolded."""
     return one_layer("conv2d:c=3,h=15,w=13,o=16,k=7,s=2,p=3", PYNQ, unfold=(2, 2)).program
 
 

@@ -32,9 +32,9 @@ Array = NDArray[Any]
 def model() -> onnx.ModelProto:
     """Return a model with unusual inputs and outputs.
 
-    The inputs are `left` (float), `ids` (which nothing reads) and `right` (uint8, which is read
-    first). The outputs are `far` (float), `near` (uint8) and `deep` (float); `near` is written
-    first and read again. Scales are no powers of two, and zero points are not zero.
+    The inputs are `left` (float), `ids` (read by no node) and `right` (uint8, read first). The
+    outputs are `far` (float), `near` (uint8) and `deep` (float); `near` is written first and read
+    again. Scales are not powers of two, and zero points are not zero.
     """
     rng = np.random.default_rng(0)
     tensors: list[onnx.TensorProto] = []

@@ -28,7 +28,7 @@ LAYERS = {
 
 @pytest.fixture(scope="module")
 def stem() -> Made:
-    """A layer whose input is rearranged."""
+    """Return a one-layer program whose input is unfolded."""
     return one_layer(*LAYERS["stem"][:2], unfold=(2, 2))
 
 

@@ -41,7 +41,7 @@ SEEDS = range(4)
 
 
 def opened(example: Example, picks: list[Pick]) -> VtaProgram:
-    """The example, built and loaded."""
+    """Build the example and open it as a program."""
     made = build(example.graph, picks, example.spec)
     return VtaProgram.open(made.files, made.layers, example.spec)
 
@@ -49,7 +49,7 @@ def opened(example: Example, picks: list[Pick]) -> VtaProgram:
 def outcome(
     example: Example, program: VtaProgram, seed: int
 ) -> tuple[dict[str, NDArray[np.generic]], dict[str, NDArray[np.int8]]]:
-    """What the program gives and what it should."""
+    """Run the program. Return its outputs and the expected outputs."""
     inputs = example.drawn(seed)
     tensors: dict[str, NDArray[np.generic]] = dict(inputs)
     expected = example.expected(inputs)
@@ -64,7 +64,7 @@ def outcome(
 
 
 def streams(program: VtaProgram) -> list[NDArray[np.uint64]]:
-    """The instructions of each segment with their addresses."""
+    """Return the instructions of each segment, with absolute addresses."""
     return [
         program.device.insns[segment.first : segment.first + segment.count]
         for segment in program.program.segments
@@ -72,7 +72,7 @@ def streams(program: VtaProgram) -> list[NDArray[np.uint64]]:
 
 
 def findings(program: VtaProgram, insns: NDArray[np.uint64]) -> set[str]:
-    """What the lint says of a stream in the program's memory, notes left out."""
+    """Return the names of the lint findings for a stream in the program's memory, without notes."""
     image = np.zeros(program.device.bytes, np.uint8)
     for at, buffer in enumerate(program.program.buffers):
         address = int(program.device.addresses[at]) - FIRST_ADDRESS
@@ -106,16 +106,16 @@ def test_no_load_overtakes_its_store(name: str, seed: int) -> None:
 
 
 def barriers(insns: NDArray[np.uint64]) -> list[int]:
-    """The no-ops of compute that wait for a store and let activations be loaded."""
+    """Return the positions of no-ops that make activation loads wait for a store."""
     whole = int(no_op(MODULE_COMPUTE, POP_NEXT | PUSH_PREV)[0, 0])
     return [n for n, (low, high) in enumerate(insns.tolist()) if (low, high) == (whole, 0)]
 
 
 @pytest.mark.parametrize("name", ["cnn", "skip"])
 def test_a_barrier_that_does_not_wait_is_found(name: str) -> None:
-    """A missing barrier is found whenever the loads behind it read what the last stores write.
+    """A removed barrier is detected if the loads after it read what the last stores write.
 
-    Otherwise the results are right, although the simulator loads as early as tokens allow.
+    Otherwise the results stay correct, although the simulator runs loads as early as tokens allow.
     """
     example = EXAMPLES[name]()
     races = []

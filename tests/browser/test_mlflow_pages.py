@@ -31,7 +31,7 @@ def test_the_table_of_runs(site: Site, page: Page, picture: Picture) -> None:
 
 
 def test_the_usual_page_of_runs_leads_to_the_table_with_the_gain(site: Site, page: Page) -> None:
-    """MLflow fixes the columns of that page: the gain is a click away, twice."""
+    """MLflow fixes the columns of its default page, so the gain is two clicks away."""
     page.set_viewport_size({"width": 1440, "height": 800})
     runs = f"{site.address('MLflow')}/#/experiments/1/runs?{KIND}"
     page.goto(runs)
@@ -48,7 +48,10 @@ def test_the_usual_page_of_runs_leads_to_the_table_with_the_gain(site: Site, pag
 
 
 def test_two_runs_compared(site: Site, page: Page, picture: Picture) -> None:
-    """The comparison opens on the gain, although one of the runs takes more than a minute."""
+    """The comparison opens with the gain, although one of the runs takes more than a minute.
+
+    Long runs once had system metrics, which MLflow then selected first.
+    """
     runs = [summary["mlflow_run_id"] for summary in site.runs.values()]
     asked = f"runs={quote(json.dumps(runs))}&experiments={quote(json.dumps(['1']))}"
     page.goto(f"{site.address('MLflow')}/#/compare-runs?{asked}&{KIND}")
@@ -82,7 +85,7 @@ def test_a_registered_model_is_shown(site: Site, page: Page, picture: Picture) -
 
 
 def _without_assistant(page: Page) -> None:
-    """MLflow opens a panel for a language model that nobody here has."""
+    """Close MLflow's chat panel and pop-up news, which cover the page."""
     close = page.locator("[data-component-id='mlflow.assistant.chat_panel.close']")
     news = page.get_by_role("dialog")  # about the pages themselves, whenever it likes
     page.add_locator_handler(news, lambda: _closed(news), no_wait_after=True)
@@ -90,9 +93,10 @@ def _without_assistant(page: Page) -> None:
 
 
 def _closed(news: Locator) -> None:
-    """By its cross; by a key where it has none.
+    """Close a dialog by its cross, or by the Escape key if it has none.
 
-    It may be gone or still on its way: a caller that waits for something beneath it looks again.
+    The dialog may already be gone or still be appearing. The caller checks again while it waits for
+    the element beneath it.
     """
     cross = news.locator("[aria-label='Close'], .du-bois-light-modal-close").first
     try:

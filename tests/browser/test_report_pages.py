@@ -55,7 +55,7 @@ SCROLLING = """() => [...document.querySelectorAll(".scroll")]
 
 @pytest.fixture(scope="module")
 def folder(site: Site) -> Path:
-    """Where all of `PAGES` are."""
+    """Return a folder with all reports named in `PAGES`."""
     np.savez(site.place.folder / "x.npz", input=np.zeros((1, 1, 8, 8), np.float32))
     bounds = ("--bound", "log_block_in=4:4", "--bound", "log_block_out=4:5")
     for command in (

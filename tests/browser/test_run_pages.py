@@ -24,7 +24,7 @@ EXPECTED = re.compile(
 
 @pytest.fixture
 def errors(page: Page) -> Iterator[list[str]]:
-    """What pages report as wrong; each is printed with the page on which it occurred."""
+    """Yield a list of the pages' console errors, each with the address of its page."""
     errors: list[str] = []
 
     def hear(message: ConsoleMessage) -> None:

@@ -26,7 +26,7 @@ LAYER = "conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1"
 
 @dataclass(frozen=True)
 class Logged:
-    """A place in which tuners were compared on a layer of a network, with MLflow."""
+    """A place in which a comparison of tuners on one layer was logged to MLflow."""
 
     place: Place
     printed: str

@@ -128,7 +128,7 @@ def test_finished_runs_are_kept_and_not_repeated(
 
 
 class _Addresses(HTMLParser):
-    """Everything a page would load, and its text."""
+    """HTML parser that collects all addresses that a page loads, and its text."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

@@ -44,7 +44,7 @@ def api(place: Place) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def deployed(place: Place) -> str:
-    """What `make deploy` says, done in the folder that workers are to work in."""
+    """Run `make deploy` in the folder in which the workers will work. Return its output."""
     done = warm.run(
         [str(FILES)], place.folder, place.environment, 600, module="tilewright.flows.deploy_all"
     )

@@ -29,7 +29,7 @@ def flow_of(name: str) -> Any:
 
 
 def schema_of(name: str) -> dict[str, Any]:
-    """The form, as the server has it."""
+    """Return the JSON schema of a deployment's form, as the server receives it."""
     result = flow_of(name).parameters.model_dump()
     return json.loads(json.dumps(result))
 
@@ -146,7 +146,7 @@ def test_every_form_of_long_work_asks_for_a_cluster(name: str) -> None:
 
 
 def test_the_ten_usual_fields_of_the_form_of_a_nightly_run_come_first() -> None:
-    """Prefect's pages order the fields by `position`."""
+    """Prefect's pages sort the fields by the key `position`."""
     shown = schema_of("tune_network/nightly")["properties"]
     fields = sorted(shown, key=lambda name: int(shown[name]["position"]))
     assert fields[:10] == [

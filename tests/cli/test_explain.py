@@ -176,9 +176,10 @@ def test_it_prints_tables_and_writes_a_picture_and_a_page(tuned: Tuned, tmp_path
 def test_labels_of_axes_are_numbers_and_leave_room_for_each_other(
     explained: list[Explained],
 ) -> None:
-    """Axis labels are plain numbers, although a logarithmic axis would label ticks by formulas.
+    """Axis labels are plain numbers and do not overlap.
 
-    It does so for this network, whose cycles span one power of ten.
+    By default a logarithmic axis would label its ticks with formulas, because the cycles of this
+    network span only one power of ten.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -195,7 +196,7 @@ def test_labels_of_axes_are_numbers_and_leave_room_for_each_other(
 
 
 def test_other_trials_give_another_explanation(tuned: Tuned, tmp_path: Path) -> None:
-    """Nothing is read from elsewhere than the folder."""
+    """The explanation is computed from the folder's trials alone."""
     folder = tmp_path / "copy"
     shutil.copytree(tuned.out, folder)
     first = read_folder(folder).workloads[0]

@@ -17,7 +17,7 @@ from tests.cli.conftest import Place
 
 
 def _model(operator: str, shape: list[int | str]) -> Callable[[Path], None]:
-    """What writes `mine.onnx`, a model of one operator."""
+    """Return a function that writes `mine.onnx`, a model with a single operator."""
 
     def write(folder: Path) -> None:
         x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)

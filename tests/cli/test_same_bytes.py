@@ -16,7 +16,7 @@ OF_A_FOLDER = (".tune", "trials.sqlite")
 
 @pytest.mark.slow(seconds=13)
 def test_the_second_time_every_file_has_the_same_bytes(guest: Place) -> None:
-    """The first computes what the second finds in the cache."""
+    """The first command computes the results; the second one finds them in the cache."""
     command = ("tune", "digits_cnn", "--layers", "fc", "--tuner", "random", "--trials", "8")
     written = []
     for out in "first", "second":

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow(seconds=25)
 
 @pytest.fixture
 def tilewright(tmp_path: Path) -> _Installation:
-    """The command in a folder of its own, in processes that find no package of an extra."""
+    """Return a command that runs in its own folder and finds no package of an optional extra."""
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(HIDING.format(hidden=set(EXTRAS)))

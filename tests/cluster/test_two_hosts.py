@@ -36,7 +36,10 @@ def _has_namespaces() -> bool:
 @pytest.mark.nightly(seconds=25)
 @pytest.mark.skipif(not _has_namespaces(), reason="needs root and network namespaces")
 def test_a_host_lost_in_the_middle_changes_no_trial(tmp_path: Path, tuned: Tuned) -> None:
-    """The scheduler, the command and a worker are on one host, another worker on the second one."""
+    """Scheduler, command and one worker are on the first host. The second host is lost.
+
+    The second host has the other worker.
+    """
     with Hosts() as hosts, DaskOnHosts(hosts, tmp_path) as dask:
         command = subprocess.Popen(
             hosts.command_on(

@@ -44,7 +44,7 @@ TRIALS = 8
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two runs, the second with another tuner's trials, too."""
+    """Return a folder with two runs. The second one's folder also has another tuner's trials."""
     start = tmp_path_factory.mktemp("listed")
     options = {"model": "digits_cnn", "layers": ["conv2", "fc"], "trials": TRIALS, "batch": 4}
     tune_bare(**options, tuner="random", out=str(start / "tuned" / "one"))
@@ -55,7 +55,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def start(tuned: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
+    """Return a copy of the folder with two runs."""
     return Path(shutil.copytree(tuned, tmp_path / "start"))
 
 
@@ -73,7 +73,7 @@ def row_of(known: KnownRuns, **wanted: object) -> dict[str, Any]:
 
 
 def died(out: Path, trials: int = 4) -> None:
-    """Leave of a run what it had after some trials."""
+    """Change a finished run to one that was killed after some trials."""
     (out / "summary.json").unlink()
     rows(out, "update trials set rejected = 'later' where id > ?", trials)
 
@@ -242,7 +242,7 @@ def client(known: KnownRuns) -> MlflowClient:
 
 
 def track(client: MlflowClient, out: Path, **params: object) -> str:
-    """A run as `tilewright tune` begins it."""
+    """Start an MLflow run as `tilewright tune` does. Return its ID."""
     tags = {QUESTION_TAG: "q", FOLDER_TAG: str(out), "prefect_flow_run_id": "f-1"}
     run = client.create_run(client.get_experiment_by_name(EXPERIMENT).experiment_id, tags=tags)
     held = json.loads((out / "run.json").read_text())
@@ -320,7 +320,7 @@ def test_a_run_whose_directory_is_gone_says_so(
 
 
 def finished_by(out: Path, run_id: str) -> None:
-    """Let an output directory hold the results of a tracked run."""
+    """Record in an output directory that its results belong to an MLflow run."""
     summary = json.loads((out / "summary.json").read_text())
     (out / "summary.json").write_text(json.dumps(summary | {"mlflow_run_id": run_id}))
 
@@ -372,7 +372,7 @@ def test_trials_stay_until_the_last_run_that_used_them_is_deleted(
 def test_a_forged_record_deletes_no_other_directory(
     known: KnownRuns, client: MlflowClient, start: Path, named: str
 ) -> None:
-    """The tag with the output directory is what somebody else wrote into MLflow."""
+    """Somebody else may have written the tag with the output directory into MLflow."""
     victim = start.parent / "victim"
     shutil.copytree(start / "tuned" / "one", victim)
     (start / "link").symlink_to(victim)
@@ -409,7 +409,7 @@ def test_a_run_in_progress_is_not_deleted(known: KnownRuns, start: Path) -> None
 
 
 def _failed_in_prefect(login: Login, message: str, **parameters: object) -> str:
-    """A flow run as Prefect keeps it of a night that failed before its first trial."""
+    """Create a Prefect flow run that failed before its first trial. Return its ID."""
     headers = login.credentials.headers
     flow = post(f"{login.api_url}/flows/", {"name": "tune_network"}, headers)
     asked = {
@@ -449,7 +449,7 @@ def test_a_tracked_run_has_the_state_of_its_flow_run_and_its_message(
 
 
 def test_a_deletion_waits_for_a_busy_database(free_server: tuple[str, list[int]]) -> None:
-    """Prefect's server answers 503 while another process writes to its SQLite file."""
+    """Prefect's server answers with status 503 while another process writes to its SQLite file."""
     address, statuses = free_server
     statuses += [503, 503, 200, 503, 204]
     FlowRuns(address).delete("f-1")
@@ -458,7 +458,7 @@ def test_a_deletion_waits_for_a_busy_database(free_server: tuple[str, list[int]]
 
 @pytest.fixture
 def free_server() -> Iterator[tuple[str, list[int]]]:
-    """A server that answers `[]` with one given status after the other."""
+    """Yield a server that answers `[]` with the statuses of a list, one after the other."""
     statuses: list[int] = []
 
     class StatusHandler(BaseHTTPRequestHandler):

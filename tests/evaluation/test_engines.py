@@ -82,7 +82,7 @@ def test_a_network_is_timed_by_both_and_gives_the_same_numbers() -> None:
 def test_another_network_in_its_place_shows_as_a_difference(
     digits_library: Path, tmp_path: Path
 ) -> None:
-    """Onnxruntime runs the network with other weights."""
+    """The network that onnxruntime runs has other weights than the library."""
     model = zoo.build("digits_cnn")
     for tensor in model.graph.initializer:
         if tensor.name == "fc.weight":

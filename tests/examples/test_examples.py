@@ -45,7 +45,7 @@ def run(
 
 
 def installed(name: str, folder: Path) -> Path:
-    """A folder that holds an example's modules and its metadata, as an installer would leave it."""
+    """Return a folder with an example's modules and package metadata, as pip would install them."""
     place = folder / f"installed-{name}"
     shutil.copytree(EXAMPLES / name, place)
     subprocess.run(
@@ -82,7 +82,10 @@ def test_a_tvm_script_uses_the_accelerator(tmp_path: Path) -> None:
 
 @cache
 def ideal(text: str) -> float:
-    """Seconds of the best config of a workload's whole space, measured a hundred times."""
+    """Return the mean latency in seconds of the best config in a workload's whole space.
+
+    Each config is measured a hundred times.
+    """
     sys.path.insert(0, str(EXAMPLES / "roofline"))
     try:
         from roofline_machine import RooflineMachine
@@ -124,7 +127,7 @@ def test_a_target_of_another_package_is_tuned(
 
 @pytest.mark.nightly(seconds=8)
 def test_tuners_are_compared_on_a_target_without_cycles(tmp_path: Path) -> None:
-    """In seconds: regret is against the fastest of the whole space, which is measured first."""
+    """Regret is relative to the fastest latency in the whole space, which is measured first."""
     packages = installed("roofline", tmp_path)
     printed = run(
         tmp_path, str(TILEWRIGHT), "compare", "--target", "roofline", "--tuners", "random,default",

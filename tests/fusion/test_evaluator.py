@@ -73,7 +73,7 @@ def test_workloads_are_tuned_when_they_are_first_needed() -> None:
 
 
 def test_what_no_schedule_runs_is_not_fused() -> None:
-    """Where siblings as one layer have no schedule, all that fits is all but them."""
+    """If siblings joined into one layer have no schedule, `all` fuses everything but them."""
     timed = evaluator()
     own = timed.problem
     apart = tuple(label and choice.kind != "siblings" for choice, label in

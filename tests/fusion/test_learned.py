@@ -157,7 +157,7 @@ def test_what_pairs_of_labellings_say_is_known(timed: Evaluator) -> None:
 
 
 def test_a_surrogate_adds_up_what_segments_change(timed: Evaluator) -> None:
-    """With a model that knows the truth it is off by what segments have to do with each other."""
+    """With a perfect model, the only remaining error is the interaction between segments."""
     own = timed.problem
     tables = Tables(own, Figures(own, timed))
     rng = np.random.default_rng(0)
@@ -174,7 +174,7 @@ def test_a_surrogate_adds_up_what_segments_change(timed: Evaluator) -> None:
 
 
 class _TrueCycles(GraphModel):
-    """Says of a labelled graph that was simulated what it took."""
+    """Perfect model: it predicts the simulated cycles of a labelled graph."""
 
     def predict(self, graphs: Sequence[GraphTable]) -> NDArray[np.float64]:
         assert all(len(graph.stream) for graph in graphs)

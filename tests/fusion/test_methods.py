@@ -47,7 +47,10 @@ def test_it_finds_the_least_of_all_labellings(name: str, timed: Evaluator, truth
 
 
 def trap(several: Sequence[Labelling]) -> list[float]:
-    """Siblings that pay as a group of three only, beside two decisions of which one costs."""
+    """Cost of labellings in which three siblings pay off only as a group of three.
+
+    Of the other two decisions, one costs and the other one saves.
+    """
     return [
         100.0 - 10 * (sum(own[:3]) == 3) + 2 * (0 < sum(own[:3]) < 3) + 3 * own[3] - own[4]
         for own in several

@@ -42,7 +42,7 @@ def tuned(model: Path, out: Path, mode: str, heard: list[Event] | None = None) -
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The network, tuned in each mode."""
+    """Return a folder with one run of the network per fusion mode."""
     place = tmp_path_factory.mktemp("fusion")
     model = write(place)
     for mode in MODES:
@@ -81,9 +81,9 @@ def test_the_summary_says_what_was_decided_and_what_it_takes(folders: Path) -> N
 
 @pytest.mark.parametrize("mode", ["none", "all", "greedy"])
 def test_what_is_not_tuned_is_estimated_and_tunes_nothing(folders: Path, mode: str) -> None:
-    """The saving of a label is known without trials.
+    """The saving of every label is known without trials.
 
-    Both alternatives use the schedules that are estimated to be the best.
+    An untuned alternative uses the schedules of lowest estimated cost on both sides.
     """
     summary = json.loads((folders / mode / "summary.json").read_text())["fusion"]
     rows = summary["decisions"]
@@ -346,7 +346,7 @@ def test_inspect_says_it_as_json_too(place: Place) -> None:
 
 
 def test_all_that_is_fused_into_a_layer_is_seen() -> None:
-    """Siblings that are joined bring their clips along: eight and more to a layer."""
+    """Joined siblings bring their clips along, so a layer may have eight or more fusions."""
     rows: list[FusionDecision] = [
         {"name": f"siblings {k}", "kind": "siblings", "fused": True, "cycles_saved": k,
          "dram_bytes_saved": 0, "estimated": False}

@@ -27,14 +27,14 @@ TRIALS = 48
 
 
 def options(out: Path, **more: Any) -> CodesignOptions:
-    """As the runs here are, with more."""
+    """Return the options of a small run, with changes."""
     given = {"networks": ("digits_cnn",), "budget": 1.0, "trials": TRIALS, "method": "random",
              "bounds": BOUNDS, "out": str(out)}  # fmt: skip
     return CodesignOptions.parse(**given | more)
 
 
 def words(out: str, *more: str, trials: int = TRIALS) -> list[str]:
-    """The same as a command's."""
+    """Return the command line of a small run."""
     bounds = [f"{name}={low}:{high}" for name, (low, high) in BOUNDS.items()]
     return [
         "codesign", "--networks", "digits_cnn", "--budget", "1", "--trials", str(trials),
@@ -44,7 +44,7 @@ def words(out: str, *more: str, trials: int = TRIALS) -> list[str]:
 
 
 def run(options: CodesignOptions, emit: Listener = ignore) -> CodesignOutcome:
-    """A run in this process, with its page."""
+    """Run a co-design in this process and write its page."""
     outcome = codesign(LocalRunner(emit), options)
     draw_front(options.folder, outcome)
     return outcome

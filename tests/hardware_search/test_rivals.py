@@ -43,7 +43,7 @@ def _points() -> JointSpace:
 
 @cache
 def _tight() -> JointSpace:
-    """Of a budget that the larger half of the machines exceeds."""
+    """Return a search space in which half of the machines exceed the area budget."""
     problem = small_problem()
     most = float(np.median(problem.hardware.areas))
     hardware = HardwareSpace(problem.hardware.base, most, BOUNDS)
@@ -52,7 +52,7 @@ def _tight() -> JointSpace:
 
 @cache
 def _seen() -> tuple[JointSpace, BudgetedEvaluator, LayerMeasurements]:
-    """What some points at random measured."""
+    """Measure 60 random points."""
     points, evaluator, seen = _points(), BudgetedEvaluator(10_000), LayerMeasurements()
     rng = np.random.default_rng(0)
     for point in points.random(60, rng):
@@ -72,7 +72,7 @@ def _brief(
 
 @cache
 def _whole(name: str, trials: int) -> object:
-    """What a search with usual options and the seed 0 measured."""
+    """Return the measurements of a search with default options and seed 0."""
     return told(_brief(name, trials))
 
 

@@ -38,7 +38,7 @@ from tilewright.tuning.run_metadata import FolderTaken
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CodesignOutcome]:
-    """A run to its end; only read by the tests."""
+    """Return a finished run, which tests only read."""
     out = tmp_path_factory.mktemp("codesign") / "out"
     return out, run(options(out))
 

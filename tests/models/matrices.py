@@ -25,5 +25,5 @@ KNOWN = {
 
 
 def counted(matrix: np.ndarray, names: Sequence[str]) -> Features:
-    """What a target may say of its counts; of other names nothing is known."""
+    """Return features with the descriptions of known counters. Other names have no description."""
     return Features(matrix, tuple(KNOWN.get(name, Feature(name)) for name in names))

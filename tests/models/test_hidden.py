@@ -71,7 +71,7 @@ def test_the_draft_finds_the_prices_of_a_sum_and_gives_no_negative_ones() -> Non
 
 
 def test_the_draft_knows_that_modules_work_side_by_side(tmp_path: Path) -> None:
-    """Loads cost 4 a byte and run under compute; instructions are paid by themselves."""
+    """Loads cost 4 cycles per byte and overlap with compute. Instructions cost extra cycles."""
     names = ("wgt_bytes", "gemm_iterations", "instructions")
     rng = np.random.default_rng(0)
     counts = rng.integers(1, 1000, (60, 3)) * [1.0, 4.0, 0.1]

@@ -101,7 +101,7 @@ def test_a_model_refuses_features_it_was_not_fitted_on(kind: str) -> None:
 def test_trees_that_cut_what_is_unknown_from_all_numbers_are_read_as_saved(
     kind: str, tmp_path: Path
 ) -> None:
-    """LightGBM puts such a cut at infinity."""
+    """A split between NaN and all numbers has an infinite threshold in LightGBM."""
     x = np.where(RNG.random((160, 3)) < 0.5, np.nan, 1.0)
     model = build(kind, 0, False, {})
     model.fit(numbered(x), np.isnan(x[:, 0]) * 1.0)

@@ -35,7 +35,7 @@ SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow(seconds=0.1)) for seed i
 
 
 def machine(batch: int, block_in: int, block_out: int) -> VtaSpec:
-    """A machine of that shape, whose scratchpads hold as many elements as the stock one's."""
+    """Return a machine with these blocks. Its scratchpads hold as many elements as the default."""
     rows, ins, outs = (int(np.log2(size)) for size in (batch, block_in, block_out))
     return VtaSpec.from_mapping(
         {
@@ -68,7 +68,7 @@ def test_relus_may_leak(shape: tuple[int, int, int], seed: int, tmp_path: Path) 
 def _check_board(
     spec: VtaSpec, number: int, tmp_path: Path, slope: float | None = None
 ) -> IntegerGraph:
-    """Build the drawn network of that number and run it. Returns its layers."""
+    """Build the random network with this number, run it and compare it. Return its layers."""
     seed = number % 1000
     square = spec.block_in == spec.block_out
     model = drawn_network(number, 1 + seed % 3, spec.block_in if square else None, slope)

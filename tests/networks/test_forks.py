@@ -101,7 +101,7 @@ def source() -> onnx.ModelProto:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `net.onnx`, and `art`, a library of it whose layers have several threads."""
+    """Return a folder with the model `net.onnx` and its multi-threaded library `art`."""
     folder = tmp_path_factory.mktemp("forks")
     onnx.save(source(), folder / "net.onnx")
     options = BuildOptions(

@@ -28,8 +28,8 @@ def chain(
 ) -> onnx.ModelProto:
     """Return two convolutions of volumes.
 
-    The second one has `depth` (kernel, stride, dilation), and `pads` (depth, rows, columns) on both
-    sides.
+    `depth` is the second one's (kernel, stride, dilation) along the depth axis. `pads` is its
+    padding of (depth, rows, columns), the same on both sides.
     """
     taps, stride, dilation = depth
     size = 1 if pads[1] == 0 else 3
@@ -93,7 +93,7 @@ def test_frames_in_bfloat16_are_read_where_they_lie(channels: int, tmp_path: Pat
 def test_somebodys_own_choice_of_images_is_not_taken_for_frames(
     pixels: bool, tmp_path: Path
 ) -> None:
-    """Images counted from the end, and a mask of pixels."""
+    """The images are chosen by indices from the end, or multiplied by a mask of pixels."""
     chosen = helper.make_node("Gather", ["x", "places"], ["g"], axis=0)
     masked = helper.make_node("Where", ["mask", "x", "zero"], ["g"])
     nodes = [

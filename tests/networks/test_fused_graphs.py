@@ -31,7 +31,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Piece:
-    """A few operators. `first` and `second` count back from the last tensor."""
+    """A few operators of a random network. `first` and `second` count back from the last tensor."""
 
     kind: str
     first: int
@@ -59,7 +59,7 @@ pieces = st.builds(
 
 
 class Drawn(Graph):
-    """A network under construction, and its tensors so far."""
+    """A random network under construction, and its tensors so far."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -67,7 +67,7 @@ class Drawn(Graph):
         self.found = [Tensor(self.quantise(self.input("x", shape), -5), shape, -5)]
 
     def add(self, piece: Piece) -> None:
-        """With the piece's results as the last tensors; nothing where no tensor fits."""
+        """Add a piece. Its results become the last tensors. Do nothing if no tensor fits."""
         x, other = (self._back(self.found, count) for count in (piece.first, piece.second))
         alike = [item for item in self.found if item.shape[2:] == x.shape[2:]]
         same = [item for item in alike if item.shape == x.shape]
@@ -143,7 +143,7 @@ class Drawn(Graph):
 def test_any_labelling_of_any_network_computes_the_same(
     drawn: list[Piece], labels: list[bool], inside: int | None, seed: int
 ) -> None:
-    """Its results are the last tensor and perhaps one from the middle."""
+    """The outputs are the last tensor and sometimes an inner one."""
     net = Drawn(seed)
     for piece in drawn:
         net.add(piece)

@@ -45,7 +45,7 @@ def model_of(
 
 
 class Compiled:
-    """A model as a library of this process, beside onnxruntime."""
+    """A model as a compiled library in this process, and in onnxruntime."""
 
     def __init__(self, model: onnx.ModelProto, folder: Path) -> None:
         normal = normalise(model, {}).model
@@ -59,9 +59,9 @@ class Compiled:
         self._theirs = session(model, optimised=True)
 
     def compare(self, **arrays: Array) -> str:
-        """What ours refuses the arrays with; "" where both give the same.
+        """Run the arrays in both. Return our error message, or "" if the outputs are equal.
 
-        Fails where one refuses what the other takes.
+        The test fails if only one of them refuses the arrays.
         """
         try:
             expected = self._theirs.run(self._outputs, arrays)

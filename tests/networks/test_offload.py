@@ -38,7 +38,7 @@ def save(tmp_path: Path) -> Load:
 
 
 def taking(seconds: float) -> Accelerator:
-    """An accelerator on which every workload takes as long."""
+    """Return an accelerator on which every workload takes the same time."""
     return Accelerator(BLOCKS, bound=lambda _: Latency(seconds))
 
 
@@ -47,7 +47,7 @@ def places(report: ModelReport) -> dict[str, str]:
 
 
 def chain() -> onnx.ModelProto:
-    """A large convolution, a pool, a softmax that only the CPU can do, and a small convolution."""
+    """Return a large convolution, a pool, a softmax (only on the CPU) and a small convolution."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], name="large", pads=[1] * 4),
         helper.make_node("MaxPool", ["a"], ["b"], name="pool", kernel_shape=[2, 2], strides=[2, 2]),
@@ -68,7 +68,7 @@ def test_a_fast_accelerator_gets_all_it_can_run(save: Load) -> None:
 
 @pytest.mark.parametrize(("first", "status"), [(16, "offloaded"), (24, "cpu")])
 def test_what_is_written_side_by_side_is_no_work(save: Load, first: int, status: str) -> None:
-    """Where the border between two results is one of blocks."""
+    """A concatenation costs nothing if its inputs meet at a block border."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], name="one"),
         helper.make_node("Conv", ["x", "v"], ["b"], name="two"),
@@ -102,7 +102,7 @@ def test_a_slow_one_keeps_what_is_still_sooner_there(save: Load) -> None:
 
 
 def test_packing_is_part_of_the_price(save: Load) -> None:
-    """The small convolution reads from the CPU and writes for it: both are packed there."""
+    """The small convolution reads from the CPU and writes to it, so both images are packed."""
     report = save(chain()).report_on(taking(1e-6))
     result = {o.name: o.accelerator_seconds for o in report.operators}
     accelerator = taking(1e-6)
@@ -166,7 +166,7 @@ def test_of_every_cnn_nearly_all_is_offloaded(name: str) -> None:
 
 def test_a_target_says_how_slow_its_host_is_and_what_layers_take_at_least() -> None:
     class Slow:
-        """A VTA beside a slower processor."""
+        """A VTA with a slower host CPU."""
 
         traits = MachineTraits(host_slowdown=20.0)
 

@@ -113,7 +113,7 @@ def test_a_network_of_sequences_is_offloaded_and_needs_no_cpu(tmp_path: Path) ->
 
 
 def test_quantised_sequences_are_offloaded() -> None:
-    """QDQ, weights with a scale a channel that two convolutions share."""
+    """The model is in QDQ form. Two convolutions share weights with per-channel scales."""
     nodes = [
         _node("QuantizeLinear", "x s z", "q"), _node("DequantizeLinear", "q s z", "d"),
         _node("DequantizeLinear", "wq ws wz", "w", axis=0), _node("Conv", "d w", "a", pads=[1, 1]),
@@ -138,7 +138,10 @@ def _recurrent(
     kind: str, inputs: Sequence[str], outputs: Sequence[str], *, steps: int = 5, batch: int = 2,
     **attributes: Any,
 ) -> onnx.ModelProto:  # fmt: skip
-    """A recurrent layer of 3 inputs and 4 hidden values; it reads those of `inputs` beyond X."""
+    """Return a recurrent layer with 3 inputs and 4 hidden values.
+
+    Besides X it reads the constants named in `inputs`.
+    """
     gates, directions = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind], 1
     if attributes.get("direction") == "bidirectional":
         directions = 2
@@ -187,7 +190,7 @@ def test_a_recurrent_layer_gives_what_onnxruntime_gives(
 
 @pytest.mark.parametrize(("kind", "more"), [("LSTM", ["h", "c"]), ("GRU", ["h"]), ("RNN", ["h"])])
 def test_the_batch_may_come_first(kind: str, more: list[str]) -> None:
-    """The layout 1 is unknown to onnxruntime, so it gets the other form of the same numbers."""
+    """The equivalent model with layout 0 runs in onnxruntime, which does not support layout 1."""
     read = ["w", "r", "b", "", *more]
     for names in (["y"], ["", "y"]):
         plain = _recurrent(kind, read, names, direction="bidirectional")

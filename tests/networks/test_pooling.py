@@ -34,7 +34,7 @@ BOTH = CONVOLUTION.with_patterns(Pool(3, 3, 2, 2, 1, 1, 1, 1))
 
 
 def taking(one: float, two: float) -> Accelerator:
-    """An accelerator whose estimates say so of what is pooled, and of two layers."""
+    """Return an accelerator that estimates `one` for a pooled layer and `two` for two layers."""
 
     def estimate(workload: Workload) -> float:
         return one if workload.pool is not None else two / 2
@@ -143,7 +143,7 @@ def test_the_report_says_where_the_pool_went() -> None:
 
 
 def test_a_tuned_folder_decides_where_it_is_given(tmp_path: Path) -> None:
-    """One of an earlier version has both layers, each by itself."""
+    """A folder of an earlier version has schedules for two separate layers."""
     target = make_target("vta-pynq")
     for texts, expected in (((CONVOLUTION, POOL), None), ((BOTH,), BOTH)):
         rows = ", ".join(

@@ -92,7 +92,7 @@ def _feeds(count: int, seed: int = 0) -> list[dict[str, NDArray[np.float32]]]:
 
 
 def _quantised(nodes: Nodes, kind: QuantType, opset: int, folder: Path) -> onnx.ModelProto:
-    """A doubling and the nodes, in QOperator form."""
+    """Return an addition and the given nodes, quantised to QOperator form."""
     values = {**CONSTANTS, "sixes": np.array([-1, 6], np.int64)}
     first = helper.make_node("Add", ["x", "x"], ["d"], name="double")
     integers = nodes[-1].op_type == "ArgMax"
@@ -139,7 +139,7 @@ def test_what_the_quantiser_makes_of_an_operator_is_imported_and_computes_the_sa
 
 
 def _step(model: onnx.ModelProto) -> float:
-    """Of the output; 0 where it has none."""
+    """Return the scale of the output, or 0 if it has none."""
     last = next(node for node in model.graph.node if node.output[0] == "y")
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     is_scaled = last.op_type == "DequantizeLinear"

@@ -90,7 +90,7 @@ def test_zero_points_are_offloaded_under_padding_too(tmp_path: Path) -> None:
 
 
 def _qdq_block(data: float, weight: float, out: float) -> onnx.ModelProto:
-    """Q/DQ around conv → relu with the given scales and int8 weights."""
+    """Return Q/DQ around conv → ReLU with the given scales and int8 weights."""
     tensors = {
         "sx": np.float32(data), "sw": np.float32(weight), "sy": np.float32(out), "z": np.int8(0),
         "w": np.random.default_rng(0).integers(-127, 128, (16, 16, 3, 3), np.int8),
@@ -134,7 +134,7 @@ def test_scales_that_are_no_powers_of_two_apart_are_reported_as_two_passes() -> 
 
 
 def test_integer_operators_are_products_too() -> None:
-    """ConvInteger as dynamic quantisation writes it, bit-equal to onnxruntime."""
+    """ConvInteger, as written by dynamic quantisation, is bit-equal to onnxruntime."""
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
         helper.make_node("ConvInteger", ["q", "w", "z"], ["c"], name="conv", pads=[1] * 4),

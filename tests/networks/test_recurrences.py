@@ -23,7 +23,10 @@ SIZE, FEATURES = 32, 6
 def recurrent(
     kind: str, *, steps: int = 9, size: int = SIZE, outputs: int = 1, **attributes: Any
 ) -> onnx.ModelProto:
-    """Return a model of x (steps, 1, features) → all states, with two outputs the last ones."""
+    """Return a recurrent model from x (steps, 1, features) to all states.
+
+    If `outputs` is 2, it has a second output.
+    """
     ways = 2 if attributes.get("direction") == "bidirectional" else 1
     gates = GATES[kind] * size
     tensors = {
@@ -89,7 +92,7 @@ def test_a_gate_before_the_product_is_onnxruntimes(tmp_path: Path) -> None:
 @pytest.mark.slow(seconds=2)
 @pytest.mark.parametrize("strides", [False, True])
 def test_parts_of_a_matrix_are_onnxruntimes(strides: bool, tmp_path: Path) -> None:
-    """Rows and columns that no recurrence reads; a slice may name no strides, or go backwards."""
+    """The slices are outside any recurrence. They may omit the strides or go backwards."""
     tensors: dict[str, Any] = {
         "w": normal(8, 16), "begin": np.array([1, -9]), "end": np.array([5, -1]),
         "axes": np.array([0, 1]), "one": np.array([3]), "two": np.array([0]), "last": np.array([0]),

@@ -84,7 +84,7 @@ def theirs(form: Form) -> NDArray[np.float32]:
 
 
 def computed(form: Form) -> NDArray[np.float64] | None:
-    """The sum of neighbours along each axis, in numpy; None for what is left to TVM."""
+    """Compute the resize from its taps in numpy. Return None for forms that are left to TVM."""
     shape, attributes, scales, sizes = form
     given = np.float32(scales) if scales else np.array(sizes)
     taps = plan_resize(shape, dict(attributes), given, by_size=not scales)

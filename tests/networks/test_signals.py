@@ -18,7 +18,7 @@ from tilewright.networks.onnx.normalise import normalise
 
 @dataclass(frozen=True)
 class Spectrogram:
-    """A convolution of a signal with 24 kernels."""
+    """A convolution of a signal with 24 kernels, which becomes a product of its frames."""
 
     length: int
     taps: int

@@ -97,7 +97,7 @@ def test_an_artifact_of_another_workspace_needs_the_flag(
 def test_a_workspace_that_came_with_the_artifact_is_not_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stranger packs a folder with an artifact and the key that signs it."""
+    """An attacker packs a folder with an artifact and the key that signed it."""
     monkeypatch.delenv("TILEWRIGHT_HOME", raising=False)
     (tmp_path / "theirs").mkdir()
     monkeypatch.chdir(tmp_path / "theirs")

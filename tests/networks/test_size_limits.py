@@ -42,7 +42,7 @@ def model(
 
 
 def summed(*nodes: onnx.NodeProto, **constants: Any) -> onnx.ModelProto:
-    """A model that adds the sum of the tensor `r` to its input."""
+    """Return a model that adds the sum of the tensor `r` to its input."""
     last = [node("ReduceSum", ["r"], ["s"], keepdims=0), node("Add", ["x", "s"], ["y"])]
     return model([*nodes, *last], constants)
 

@@ -188,9 +188,9 @@ def test_shape_arithmetic_that_only_a_reshape_reads_is_left_out(tmp_path: Path) 
 
 
 def _foreign() -> bytes:
-    """Return a convolution followed by operators that have no ONNX equivalent.
+    """Return a convolution followed by operators without an ONNX equivalent.
 
-    One has none at all, one has a rule that gives up, and one is a custom operator.
+    One has no rule at all, one has a rule that gives up, and one is a custom operator.
     """
     f = File()
     own = {"scale": 0.1, "zero": 0}

@@ -83,7 +83,7 @@ def test_sparse_columns_are_read() -> None:
 
 
 def test_sparse_blocks_are_read() -> None:
-    """Blocks of 2 x 4, as TensorFlow writes them: rows of blocks, their columns, then insides."""
+    """The 2x4 blocks are in TensorFlow's order: rows of blocks, columns, then block contents."""
     blocks = np.repeat(np.repeat(_drawn((3, 5), 2).toarray() > 0, 2, 0), 4, 1)
     matrix = scipy.sparse.bsr_matrix(
         np.random.default_rng(3).standard_normal((6, 20), np.float32) * blocks, blocksize=(2, 4)

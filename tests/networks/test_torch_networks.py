@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Block(nn.Module):
-    """A residual block with BatchNorm, a relu6 and a dense layer."""
+    """A residual block with BatchNorm, a ReLU6 and a dense layer."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ from tilewright.networks.onnx.normalise import normalise
 def transposed(
     data: tuple[int, ...], channels: int, kernel: tuple[int, ...], *, bias: bool, **attributes: Any
 ) -> onnx.ModelProto:
-    """One transposed convolution with seeded weights, and `channels` of output a group."""
+    """Return one transposed convolution with `channels` output channels per group."""
     groups = attributes.get("group", 1)
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((data[1], channels, *kernel)).astype(np.float32)
@@ -41,7 +41,7 @@ def transposed(
 
 
 def kinds(model: onnx.ModelProto) -> list[str]:
-    """Types of the operators in the normal form."""
+    """Return the operator types of the normal form."""
     return [node.op_type for node in normalise(model, {}).graph.node]
 
 
@@ -82,7 +82,7 @@ def test_named_padding_is_onnxruntimes(
 
 
 def _is_onnxruntimes(model: onnx.ModelProto, data: tuple[int, ...]) -> None:
-    """A convolution has taken the operator's place, and gives the same."""
+    """Check that a convolution replaces the operator and computes the same."""
     x = np.random.default_rng(1).standard_normal(data).astype(np.float32)
     normal = normalise(model, {}).model
     assert "ConvTranspose" not in {node.op_type for node in normal.graph.node}

@@ -77,7 +77,7 @@ def test_a_damaged_table_is_refused_or_stays_inside(at: int, what: bytes, kept: 
 
 
 def test_equal_weights_lie_in_the_file_once() -> None:
-    """As those of the steps of a recurrent network, which are constants of their own."""
+    """The unrolled steps of a recurrent network, for example, have equal constants."""
     values = normal(128, 128, seed=2)
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((1, 128), "float32"))
@@ -98,7 +98,7 @@ def test_equal_weights_lie_in_the_file_once() -> None:
 
 @pytest.mark.slow(seconds=5)
 def test_weights_are_mapped_and_no_compiler_is_loaded(tmp_path: Path) -> None:
-    """A layer of 16 MB: a process that runs it keeps little memory of its own."""
+    """The layer has 16 MB of weights. A process that runs it must use little private memory."""
     net = Builder("wide", (1, WIDTH), 0, weights=True)
     source = net.model(net.dense(net.input, "fc", WIDTH))
     onnx.save(source, tmp_path / "wide.onnx")

@@ -35,7 +35,7 @@ BASE = TuningOptions(
 
 
 def write_model(weight: float) -> None:
-    """Two dense layers; the weights change the file and no shape."""
+    """Write a model of two dense layers. The weight value changes the file, but no shape."""
     nodes = [helper.make_node("MatMul", ["x", "a"], ["h"]),
              helper.make_node("MatMul", ["h", "b"], ["y"])]  # fmt: skip
     graph = helper.make_graph(

@@ -38,7 +38,7 @@ DATA = Path(__file__).parents[1] / "data"
 
 
 class Hang(BaseException):
-    """An input that took too long."""
+    """Raised when reading an input takes too long."""
 
 
 # -- old ledgers, run folders ------------------------------------------------------------------
@@ -221,7 +221,7 @@ def _sweeps(folder: Path) -> tuple[Draw, Read]:
 
 
 def _champions(folder: Path) -> tuple[Draw, Read]:
-    """What MLflow writes beside a model, which says how its file is read."""
+    """Return the fuzzing of `MLmodel`, which says how a registered model's file is read."""
     from tilewright.tasks.champion_registry import champion_file, digest_of
 
     about = (
@@ -376,7 +376,7 @@ FORMATS = {
 
 
 def fuzz(kind: str, count: int, seed: int) -> dict[str, object]:
-    """Read so many mutants. Raises whatever is not a typed error."""
+    """Read `count` damaged files of one format. Any error that is not typed is raised."""
     with tempfile.TemporaryDirectory() as name:
         draw, read = FORMATS[kind].make(Path(name))
         rng, answers, slowest = random.Random(seed), 0, 0.0
@@ -414,7 +414,7 @@ def fuzz(kind: str, count: int, seed: int) -> dict[str, object]:
 
 
 def _unread(of: Format, draw: Draw, read: Read, rng: random.Random) -> list[str]:
-    """Which of a format's readers do not run when its inputs are read."""
+    """Return the readers of a format that do not run when its inputs are read."""
     left = set(of.readers)
 
     def called(frame: FrameType, event: str, _: object) -> None:

@@ -24,7 +24,7 @@ MODULES = (
 
 
 def plant(folder: Path, marks: Path, only: str | None = None) -> list[Path]:
-    """Lay out every plant, or one; returns their files."""
+    """Place all planted files, or only those named `only`, and return their paths."""
     marks.mkdir(exist_ok=True)
     before = set(folder.rglob("*"))
     for name, lay in PLANTS.items():
@@ -34,7 +34,7 @@ def plant(folder: Path, marks: Path, only: str | None = None) -> list[Path]:
 
 
 def _logging(path: Path, mark: Path) -> Path:
-    """A configuration of `logging` that makes a folder."""
+    """Write a logging configuration that creates a folder when it is loaded."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = {"()": "os.makedirs", "name": str(mark), "exist_ok": True}
     path.write_text(json.dumps({"version": 1, "handlers": {"console": handler}}))
@@ -74,9 +74,9 @@ def _modules(folder: Path, marks: Path) -> None:
 
 
 def _editable(folder: Path, marks: Path) -> None:
-    """A folder of the name that setuptools puts into `sys.path` for namespace packages.
+    """Make a folder with the name that setuptools adds to `sys.path` for namespace packages.
 
-    Python asks there for `sitecustomize`, before any code of ours runs.
+    Python searches it for `sitecustomize` before any code of this project runs.
     """
     place = folder / f"__editable__.tilewright-{version('tilewright')}.finder.__path_hook__"
     place.mkdir()
@@ -86,7 +86,7 @@ def _editable(folder: Path, marks: Path) -> None:
 
 
 def _git(folder: Path, marks: Path) -> None:
-    """A repository whose status asks a command, and whose hooks are commands."""
+    """Make a Git repository whose status runs a command, and whose hooks are commands."""
     repository = folder / ".git"
     (repository / "hooks").mkdir(parents=True)
     (repository / "objects").mkdir()
@@ -104,7 +104,7 @@ def _git(folder: Path, marks: Path) -> None:
 
 
 def _others(folder: Path, marks: Path) -> None:
-    """Files that other dependencies know, at places where they may look."""
+    """Write settings files of other dependencies, where these may search for them."""
     calls = f"(os.makedirs({str(marks / 'logging.conf')!r}, exist_ok=True),)"
     (folder / "logging.conf").write_text(
         "[loggers]\nkeys=root\n[handlers]\nkeys=h\n[formatters]\nkeys=\n[logger_root]\n"
@@ -155,7 +155,7 @@ _HEAD = struct.Struct("iIII")
 
 @contextmanager
 def watching(files: list[Path]) -> Iterator[set[Path]]:
-    """Collects, of these files, those that any process opens meanwhile; complete at the end."""
+    """Collect which of the files any process opens. The set is complete when the context ends."""
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = libc.inotify_init1(os.O_NONBLOCK)
     assert descriptor >= 0

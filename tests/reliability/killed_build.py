@@ -34,7 +34,7 @@ def write(folder: Path, kill_at: int = NEVER) -> Boundaries:
 
 
 def prepare(folder: Path, earlier: bool) -> None:
-    """A folder that is not there, or one with an artifact and a file of the user's."""
+    """Remove the folder, or make one with an earlier artifact and a file of the user."""
     shutil.rmtree(folder, ignore_errors=True)
     if earlier:
         write_folder(folder, EARLIER, {"network": "old"})
@@ -55,7 +55,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def whole(folder: Path) -> str:
-    """Which artifact the folder claims to hold; "" for none."""
+    """Return the network of the complete artifact in the folder, or "" if there is none."""
     try:
         manifest = read_manifest(folder)
         read_files(folder, manifest)

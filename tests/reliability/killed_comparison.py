@@ -44,7 +44,7 @@ def compare(what: ComparisonPlan, folder: Path, kill_at: int = NEVER) -> Boundar
 
 
 def outcome(folder: Path) -> dict[str, Any]:
-    """What a comparison came to, without the seconds it took."""
+    """Return the results of a comparison without times."""
     document: dict[str, Any] = json.loads((folder / RECORD).read_text())
     for run in document["runs"]:
         del run["wall_seconds"]
@@ -57,7 +57,7 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 
 def kept(folder: Path) -> list[str]:
-    """The keys of the runs that are in the file whole, in order."""
+    """Return the keys of the runs that are completely written to the file, in order."""
     path = folder / RUNS
     keys = []
     for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else []:
@@ -69,7 +69,7 @@ def kept(folder: Path) -> list[str]:
 
 
 def problem(what: ComparisonPlan, folder: Path, kill_at: int, wanted: dict[str, Any]) -> str:
-    """What went wrong, or nothing."""
+    """Kill a comparison and repeat it. Return a description of any problem, or ""."""
     if forked(lambda: compare(what, folder, kill_at)) != -signal.SIGKILL:
         return "was not killed"
     before = kept(folder)

@@ -40,7 +40,7 @@ NEVER = -1
 
 
 class Noting(FaultyTarget):
-    """Notes every config it measures in a file, which no kill undoes."""
+    """A target that writes every measured config to a file, which survives a kill."""
 
     def __init__(self, notes: Path) -> None:
         super().__init__({})
@@ -53,7 +53,7 @@ class Noting(FaultyTarget):
 
 
 class Places:
-    """Counts the places where a run may be killed, and kills it at one of them."""
+    """Counter of the places at which a run may be killed. It kills the run at one of them."""
 
     def __init__(self, folder: Path, kill_at: int, url: str) -> None:
         self.count, self._kill_at = 0, kill_at
@@ -75,7 +75,7 @@ class Places:
 
 
 def run(tuner: str, folder: Path, url: str, kill_at: int = NEVER) -> int:
-    """The run itself; returns how many places it passed."""
+    """Tune. Return the number of passed places."""
     target = Noting(folder.with_suffix(".measured"))
     places = Places(folder, kill_at, url)
     with open_store(folder, url) as store:
@@ -87,7 +87,7 @@ def run(tuner: str, folder: Path, url: str, kill_at: int = NEVER) -> int:
 
 
 def forked(work: Callable[[], Any], answer: Path | None = None) -> int:
-    """Run in a child; returns its exit status as `subprocess` does."""
+    """Run a function in a forked child. Return the exit status, as `subprocess` does."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -107,7 +107,10 @@ def measured(folder: Path) -> Counter[int]:
 
 
 def outcome(folder: Path) -> Any:
-    """The tables of a run as JSON: this process itself opens no database."""
+    """Return the tables of a run as JSON.
+
+    A child reads them, because this process must not open a database before it forks.
+    """
     answer = folder.with_suffix(".tables")
     assert forked(lambda: tables(folder), answer) == 0
     return json.loads(answer.read_text())
@@ -128,7 +131,10 @@ def recorded(folder: Path) -> int:
 def kill_and_resume(
     tuner: str, folder: Path, url: str, kill_at: int, wanted: Any, again_at: int = NEVER
 ) -> str:
-    """What went wrong, or nothing. `again_at` kills the resumed run as well."""
+    """Kill a run and resume it. Return a description of any problem, or "".
+
+    With `again_at`, the resumed run is killed too.
+    """
     if forked(lambda: run(tuner, folder, url, kill_at)) != -signal.SIGKILL:
         return "was not killed"
     before, kept = measured(folder), recorded(folder)

@@ -40,9 +40,9 @@ def run(folder: Path, kill_at: int = NEVER, **change: Any) -> Boundaries:
 
 
 def claims_too_much(folder: Path, runs: dict[str, tuple[str, int]]) -> bool:
-    """Whether the folder says it is complete without the results of the run it holds.
+    """Return whether the folder claims to be complete without the results of its run.
 
-    `runs` has the run in the trial store and the number of trials of each key.
+    `runs` gives, by key, the ID of the run in the trial store and its number of trials.
     """
     if not is_complete(folder):
         return False

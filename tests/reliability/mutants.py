@@ -26,8 +26,8 @@ FRAGMENTS = [
 def mutant(whole: bytes, rng: random.Random) -> bytes:
     """Return a damaged copy of a file.
 
-    Bits are flipped, bytes overwritten, ranges cut out, doubled, swapped or zeroed, numbers
-    replaced in text and in binary, or the end is cut off.
+    The damage flips bits, overwrites bytes, removes, doubles, swaps or zeroes ranges, replaces
+    numbers in text or binary form, or cuts off the end.
     """
     data = bytearray(whole)
     for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
@@ -65,9 +65,9 @@ def _edit(data: bytearray, rng: random.Random) -> None:
 
 
 def json_mutant(document: Any, rng: random.Random) -> bytes:
-    """Return a document with some values or keys replaced, left out, doubled or added.
+    """Return a JSON document with some values or keys replaced, removed, doubled or added.
 
-    Sometimes the bytes are no JSON any more.
+    Sometimes the result is not valid JSON.
     """
     copy, fragments = json.loads(json.dumps(document)), []
     for _ in range(rng.choice((1, 1, 2, 4))):
@@ -113,7 +113,7 @@ def _has(holder: Any, key: Any) -> bool:
 
 
 def archive_mutant(whole: bytes, rng: random.Random) -> bytes:
-    """A ZIP file: its members are changed and its sums are right, or it is changed itself."""
+    """Return a damaged ZIP file: changed members with correct checksums, or changed bytes."""
     if rng.random() < 0.3:
         return mutant(whole, rng)
     with zipfile.ZipFile(io.BytesIO(whole)) as archive:
@@ -144,7 +144,7 @@ _SIZES = [0, -1, 1, 3, 1 << 20, 1 << 31, 1 << 62, -(1 << 63)]
 
 
 def onnx_mutant(model: Any, rng: random.Random) -> bytes:
-    """A model whose nodes, names, sizes and weights were changed, or its bytes."""
+    """Return a model with changed nodes, names, sizes and weights, or with changed bytes."""
     if rng.random() < 0.3:
         return mutant(model.SerializeToString(), rng)
     copy = type(model)()
@@ -182,6 +182,6 @@ def onnx_mutant(model: Any, rng: random.Random) -> bytes:
 
 
 def checked_line(body: bytes) -> bytes:
-    """A line of a ledger with a check that is right, whatever it says."""
+    """Return a ledger line with a correct checksum and the given content."""
     check = hashlib.blake2b(body, digest_size=8).hexdigest().encode()
     return b'{"check":"' + check + b'","record":' + body + b"}\n"

@@ -107,12 +107,12 @@ TRUSTED: dict[str, tuple[str, ...]] = {
 
 
 def readers() -> set[str]:
-    """All of them."""
+    """Return the names of all readers in the package."""
     return {name for path in _sources() for name in _readers_in(path)}
 
 
 def _sources() -> Iterator[Path]:
-    """Files of Python, each once: some rooms are links to others."""
+    """Yield each Python file once, although some folders are links to others."""
     for room in ROOMS:
         for path in sorted((ROOT / room).rglob("*.py")):
             if path.resolve() == path:
@@ -151,6 +151,6 @@ def _reads(call: ast.Call) -> bool:
 
 
 def _in_memory(call: ast.Call) -> bool:
-    """Whether it reads bytes that are there: `zipfile.ZipFile(io.BytesIO(data))`."""
+    """Return whether a call reads bytes in memory, as in `zipfile.ZipFile(io.BytesIO(data))`."""
     first = call.args[0] if call.args else None
     return isinstance(first, ast.Call) and ast.unparse(first.func) == "io.BytesIO"

@@ -120,7 +120,7 @@ def test_a_table_that_unpacks_to_gigabytes_takes_no_memory(place: Place) -> None
 
 
 def limited(place: Place, memory: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command under a hard limit on its address space, as `ulimit -v` sets it."""
+    """Run a command with a hard limit on its address space, as `ulimit -v` sets it."""
     return subprocess.run(
         [str(TILEWRIGHT), *arguments], cwd=place.folder, env=place.environment,
         capture_output=True, text=True, check=False, timeout=120,

@@ -73,7 +73,7 @@ def test_a_change_computes_what_depends_on_it(
 
 
 def test_an_edit_of_the_compiler_or_simulator_is_another_target(tmp_path: Path) -> None:
-    """The fingerprint is part of every key below, as the changed specification shows."""
+    """The target's fingerprint is part of every cache key that depends on the target."""
     package = tmp_path / "tilewright"
     shutil.copytree(ROOT / "tilewright", package, ignore=shutil.ignore_patterns("__pycache__"))
     copy = package / "targets"

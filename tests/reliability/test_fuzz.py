@@ -51,12 +51,12 @@ fuzzed = settings(
 
 
 class Hang(BaseException):
-    """An input that took too long."""
+    """Raised when reading an input takes too long."""
 
 
 @contextlib.contextmanager
 def _expecting_an_end(kind: str) -> Iterator[None]:
-    """A typed error is an end as good as any; everything else escapes to the test."""
+    """Accept a result or a typed error within the time limit. Other exceptions fail the test."""
 
     def late(_: int, __: FrameType | None) -> None:
         raise Hang(f"no end after {HANG_SECONDS} s")
@@ -80,7 +80,7 @@ def _figures() -> Iterator[None]:
 
 
 def _edited(whole: bytes) -> st.SearchStrategy[bytes]:
-    """The bytes with some overwritten, and cut somewhere."""
+    """Return a strategy that overwrites some bytes and cuts off the end."""
     edits = st.lists(st.tuples(st.integers(0, len(whole)), st.binary(max_size=6)), max_size=6)
 
     def edit(edits: list[tuple[int, bytes]], kept: int) -> bytes:
@@ -98,7 +98,7 @@ SEED = os.environ.get("FUZZ_SEED", "0")
 
 @pytest.mark.slow(seconds=6)
 def test_every_function_that_reads_a_file_is_fuzzed() -> None:
-    """A new one is in a format, or has a reason not to be."""
+    """A new reader must belong to a format or have a reason for not being fuzzed."""
     fuzzed = {
         name for format_ in FORMATS.values() for name in (*format_.readers, *format_.in_child)
     }

@@ -35,7 +35,7 @@ def _model() -> onnx.ModelProto:
 
 
 def _clean(text: str) -> bool:
-    """Whether a terminal shows all of it."""
+    """Return whether a text has only characters that a terminal shows."""
     return text == printable(text, keep="\n")
 
 

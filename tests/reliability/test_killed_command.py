@@ -42,7 +42,10 @@ Prefect's, the others in what is left to do; the whole run has about 290."""
 def test_a_command_killed_again_and_again_ends_like_one_that_was_not(
     whole: Whole, tmp_path: Path
 ) -> None:
-    """With its own Prefect server at first, which dies with it, then beside one on its records."""
+    """The first command starts its own Prefect server, which dies with it.
+
+    The later commands use another server on the same records.
+    """
     assert killed(Place(tmp_path), KILLS[0]) == -signal.SIGKILL
     with prefect_beside(tmp_path / "home") as server:
         place = Place(tmp_path, server)
@@ -93,7 +96,7 @@ def test_servers_that_die_and_come_back_only_delay(tmp_path: Path, whole: Whole)
 
 @contextmanager
 def _servers(place: Place, prefect: int, mlflow: int) -> Iterator[None]:
-    """Prefect's and MLflow's own servers, killed at the end as a crash would."""
+    """Run Prefect's and MLflow's servers, and kill them at the end as a crash would."""
     environment = place.environment | {"PYTHONPATH": str(ROOT)}
     program = (
         "import sys, time; from tilewright.services.workspace import use_workspace\n"

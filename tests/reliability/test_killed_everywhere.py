@@ -42,9 +42,9 @@ def killed_everywhere(
     ],
 )
 def test_a_run_killed_at_any_write_ends_like_one_that_was_not(tuner: str, stride: int) -> None:
-    """Equal tables; no trial is measured again but the batch in flight.
+    """The tables are equal, and only the interrupted batch is measured again.
 
-    For one place every third place of the resumed run is killed as well.
+    For one place, the resumed run is also killed at every third place.
     """
     if shutil.which("gcc") is None:
         pytest.skip("no C compiler")

@@ -29,7 +29,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 def test_one_killed_again_and_again_schedules_as_one_that_was_not(
     undisturbed: Whole, tmp_path: Path
 ) -> None:
-    """Equal trials and schedules, and the same reasons to stop."""
+    """The trials, the schedules and the reasons to stop must be equal."""
     place, kills = Place(tmp_path), 0
     while (status := killed(place, EACH + 5 * kills, SHARED)) == -signal.SIGKILL:
         kills += 1
@@ -40,7 +40,7 @@ def test_one_killed_again_and_again_schedules_as_one_that_was_not(
 
 
 def told(place: Place) -> list[object]:
-    """What the summary says of the trials."""
+    """Return the trial counts and the reasons to stop from the summary."""
     summary = json.loads((place.folder / "out" / "summary.json").read_text())
     trials = [row["trials"] for row in summary["workloads"]]
     assert len(set(trials)) > 1

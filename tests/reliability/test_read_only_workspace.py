@@ -57,7 +57,10 @@ REFUSED = [
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """With the records of an earlier command. For root, permissions are no limit, but a disk is."""
+    """Yield a place with a read-only workspace that holds the records of an earlier command.
+
+    Permissions do not limit root, so root gets a read-only disk instead.
+    """
     folder = tmp_path_factory.mktemp("read-only")
     home = folder / "home"
     home.mkdir()

@@ -94,7 +94,7 @@ def test_a_folder_that_the_user_reaches_by_a_link_is_fine(out: Path, tmp_path: P
 
 
 def test_what_is_kept_in_a_folder_says_whose_it_is(tmp_path: Path) -> None:
-    """Moved, a folder keeps what it is known by; a copy gets its own, and so does a new one."""
+    """A moved folder keeps its identity. A copy and a new folder get new ones."""
     first = tmp_path / "first"
     first.mkdir()
     known = identity(first)

@@ -89,7 +89,10 @@ def test_a_read_only_disk_is_refused_before_any_work(tmp_path: Path, name: str) 
 def test_a_database_locked_for_longer_than_the_wait_stops_the_command(
     tmp_path: Path, whole: Whole, prefect_server: Login
 ) -> None:
-    """Prefect's in the middle of a run; MLflow's, which alone waits 20 s each time, before one."""
+    """Prefect's database is locked in the middle of a run, and MLflow's before a run.
+
+    MLflow alone waits 20 s for each lock.
+    """
     place, other = Place(tmp_path / "prefect"), Place(tmp_path / "mlflow")
     guest = Place(other.folder, prefect_server)
     runs_path = other.folder / "home" / "mlflow" / "mlflow.db"
@@ -144,7 +147,7 @@ main()
 def test_a_clock_that_jumps_and_a_second_command_change_nothing(
     tmp_path: Path, whole: Whole, prefect_server: Login
 ) -> None:
-    """The second is refused as long as the first is at work, whatever its clock says."""
+    """The second command is refused while the first one works, whatever its clock says."""
     place = Place(tmp_path, prefect_server)
     first = subprocess.Popen(
         [sys.executable, "-c", JUMPING, *TUNE], cwd=tmp_path, text=True,
@@ -179,7 +182,7 @@ def _assert_one_message(done: subprocess.CompletedProcess[str], *parts: str) -> 
 
 
 def _assert_clean_records(place: Place) -> None:
-    """Nothing in MLflow and Prefect is left running, doubled or half written."""
+    """Check that MLflow and Prefect have no running, duplicate or incomplete records."""
     runs, steps = mlflow(place)
     assert runs == {"FINISHED": 1 + WORKLOADS}
     assert [step for step in steps if step[3] > 1] == []

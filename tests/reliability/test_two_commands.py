@@ -54,7 +54,7 @@ except RunInUse as error:
 
 @pytest.fixture(scope="module")
 def container() -> list[str]:
-    """What starts a command in a PID namespace of its own."""
+    """Return the command line that starts a command in its own PID namespace."""
     for more in ([], ["--user", "--map-root-user"]):
         wanted = [*CONTAINER, *more]
         if (
@@ -157,9 +157,9 @@ OTHER = [*TUNE, "--tuner", "random", "--trials", "2", "--batch", "2", "--seed"]
 @pytest.mark.alone  # nine processes at once
 @pytest.mark.nightly(seconds=40)
 def test_eight_commands_at_once_keep_records_apart(tmp_path: Path, prefect_server: Login) -> None:
-    """Eight commands that start at once in a new workspace keep their records apart.
+    """Eight commands that start at once in a new workspace keep separate records.
 
-    Three are equal except for their folders; five have other seeds.
+    Three are equal except for their folders. Five have other seeds.
     """
     place = Place(tmp_path, prefect_server)
     asked = [EQUAL] * 3 + [[*OTHER, str(seed)] for seed in range(5)]

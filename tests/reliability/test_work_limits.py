@@ -37,7 +37,7 @@ def stream(*insns: dict[str, int]) -> bytes:
 
 
 def loads(count: int) -> bytes:
-    """The most that so many instructions can ask of the memory port."""
+    """Return a stream of the largest possible loads."""
     loads = {"opcode": LOAD, "memory_type": WGT, **LARGEST}
     return stream(*[{**loads, "dram_base": place} for place in range(count)], {"opcode": FINISH})
 
@@ -57,7 +57,7 @@ def test_work_is_refused_before_it_begins(place: Place) -> None:
 
 
 def test_the_largest_stores_are_counted_in_full(place: Place) -> None:
-    """More than 2^32 beats in one instruction."""
+    """The program transfers more than 2^32 beats."""
     store = {"opcode": STORE, "memory_type": 4, **LARGEST}
     written(place, stream(*[store] * 200, {"opcode": FINISH, "pop_next": 0}))
     done = place.run("vta", "cycles", *OPTIONS, "--json")

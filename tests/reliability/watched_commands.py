@@ -25,7 +25,7 @@ LIMIT_SECONDS = 600.0
 
 
 def _status(number: int, arguments: list[str], until: str) -> int:
-    """How it ended, or was ended."""
+    """Run a command in a fork and return its exit status. Interrupt it if it prints `until`."""
     (streams := Path(f"said-{number}")).mkdir()
     for name in ("out", "err"):
         (streams / name).touch()

@@ -42,7 +42,7 @@ LINEAR_ALGEBRA = ("default", "default-blind", "baco", "ml2tuner")
 
 
 def processor() -> str:
-    """What BLAS takes this processor for."""
+    """Return the names of the CPU architectures that the BLAS libraries detected."""
     kinds = {
         str(info.get("architecture")) for info in threadpool_info() if "blas" in info["user_api"]
     }
@@ -50,7 +50,7 @@ def processor() -> str:
 
 
 def lowered(preset: str, space: str, layer: int) -> str:
-    """Digest of 200 random configs of a layer, lowered and timed."""
+    """Return a digest of 200 random configs of a layer, lowered and timed."""
     target = make_target(preset, space)
     epilogue = EPILOGUE if layer == 3 and space != "unchecked" else None
     workload = parse_workload(LAYERS[layer], epilogue)
@@ -68,7 +68,7 @@ def lowered(preset: str, space: str, layer: int) -> str:
 
 
 def tuned(tuner: str) -> str:
-    """Digest of a tuner's trials on the second layer, in order."""
+    """Return a digest of a tuner's trials on the second layer, in order."""
     target, workload = make_target("vta-pynq", "extended"), parse_workload(LAYERS[1])
     rounds = tune(target, workload, make_explorer(tuner), trials=TUNERS[tuner], batch=8, seed=3)
     parts = []
@@ -83,7 +83,7 @@ def _digest(*parts: bytes) -> str:
 
 
 def record() -> dict[str, object]:
-    """All of it."""
+    """Return all digests."""
     return {
         "processor": processor(),
         "lowered": {

@@ -43,7 +43,7 @@ def _start(high: int, seed: int = 0) -> np.ndarray:
 
 
 def _explored(seed: int) -> tuple[list[list[int]], dict[str, list[float]]]:
-    """What an agent met in two episodes and learned from them, to the last bit."""
+    """Let an agent explore for two episodes. Return its path and its weights."""
     agent = Agent(OPTIONS, SPACE.cardinalities, seed, {})
     met = [agent.explore(_start(32, k), _uphill).ravel().tolist() for k in range(2)]
     return met, {name: vector.tolist() for name, vector in agent.arrays().items()}
@@ -135,7 +135,7 @@ def test_an_update_goes_down_the_clipped_loss_as_worked_out_here() -> None:
 
 
 def _loss(weights: np.ndarray, steps: PolicySteps) -> float:
-    """The loss of the test above, in float64."""
+    """Compute the loss of the test above in float64."""
 
     def layers(sizes: list[int]) -> np.ndarray:
         nonlocal weights

@@ -19,7 +19,7 @@ BEST = 0.1
 
 
 def share_outside_the_best(tuner: str, explore: float, rounds: int = 8, n: int = 8) -> float:
-    """Share of measured configs that P ranked behind its best tenth of what was untried."""
+    """Return the fraction of measured configs outside Model P's best tenth of untried configs."""
     target = make_target("vta-pynq", "unchecked")
     problem = problem_of(target, WORKLOAD, 0)
     run = LocalRunner()

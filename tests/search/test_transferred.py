@@ -56,7 +56,7 @@ def test_it_is_believed_less_the_more_trials_contradict_it() -> None:
 
 @cache
 def _truth(workload: Workload) -> dict[int, float]:
-    """log2 cycles of all valid configs by flat index."""
+    """Return log2 of the cycles of all valid configs, by flat index."""
     lowered, measured = PYNQ.enumerate(workload)
     flat = PYNQ.space(workload).ravel(lowered.configs)
     valid = measured.valid
@@ -64,7 +64,10 @@ def _truth(workload: Workload) -> dict[int, float]:
 
 
 def _regrets(sign: float, seed: int) -> list[float]:
-    """Regret after every batch of 8 with a model that knows the truth times `sign`."""
+    """Return the regret after every batch of 8.
+
+    The transferred model knows the true latencies, times `sign`.
+    """
     truth = _truth(LAYER)
     setting = make_task(PYNQ, LAYER, make_explorer("default-blind"), seed)
     space = setting.problem.space
@@ -111,10 +114,10 @@ LARGE = parse_workload("conv2d:n=1,c=240,h=14,w=14,o=80,k=1")
 
 
 def _asked_about(sign: float) -> tuple[GivenTask, list[int]]:
-    """Return a task with a large space, a model, and a list of how many configs it was asked about.
+    """Return a task with a large space and a transferred model, and a list of the model's queries.
 
-    The model prefers even knobs, or odd ones. The list has an entry per question before
-    compilation.
+    The model prefers even or odd knobs, depending on `sign`. The list has the number of configs of
+    each query before compilation.
     """
     setting = make_task(PYNQ, LARGE, make_explorer("default-blind"), 0)
     asked: list[int] = []

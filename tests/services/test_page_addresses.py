@@ -35,7 +35,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
 
 
 def another(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, name: str) -> Workspace:
-    """A workspace beside the first, which is in force from now on."""
+    """Make another workspace next to the first one and activate it."""
     root = workspace.root.with_name(name)
     root.mkdir(exist_ok=True)
     monkeypatch.setenv("TILEWRIGHT_HOME", str(root))
@@ -45,7 +45,7 @@ def another(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, name: str) ->
 def test_each_workspace_of_a_user_has_ports_of_its_own(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also before the pages were up for the first time: links that are printed then stay right."""
+    """The ports are reserved before the pages are first served, so printed links stay valid."""
     first = {server: page_address(server) for server in DEFAULTS}
     other = another(workspace, monkeypatch, "other")
     second = {server: page_address(server) for server in DEFAULTS}

@@ -48,9 +48,10 @@ load and the compute module start, or -1."""
 
 
 class Ports(NamedTuple):
-    """Sizes of each read port, int64 (5,).
+    """Constants of each read port, int64 (5,).
 
-    Holds the bytes of an element, and the number of values of a counter of beats in flight.
+    `element` is the number of bytes per element. `flight_modulus` is the number of values of the
+    counter of beats in flight.
     """
 
     element: Registers
@@ -58,7 +59,10 @@ class Ports(NamedTuple):
 
 
 class Circuit(NamedTuple):
-    """All registers, int64; those of modules are (3,), of semaphores (4,), of ports (5, …)."""
+    """All registers of the machine, int64.
+
+    Module registers have the shape (3,), semaphores (4,), and port registers (5, …).
+    """
 
     state: Registers
     next_state: Registers
@@ -98,7 +102,7 @@ def _ceil_log2(value):
 
 @uncounted
 def _port_of(lo):
-    """The read port of an instruction that reads memory, or -1."""
+    """Return the read port of a LOAD instruction, or -1 for other instructions."""
     if _field(lo, 0, 3) != 0:
         return -1
     memory = _field(lo, 7, 3)
@@ -111,7 +115,7 @@ def _port_of(lo):
 
 @uncounted
 def _module(lo, hi, lay):
-    """0 load, 1 compute, 2 store, -1 not decodable."""
+    """Return the module that runs an instruction: 0 load, 1 compute, 2 store, -1 undecodable."""
     opcode, memory = _field(lo, 0, 3), _field(lo, 7, 3)
     if opcode == 0:
         return -1 if memory > 3 else 0 if memory in (1, 2) else 1
@@ -141,7 +145,7 @@ def _loop_iterations(lo, hi, lay):
 
 @uncounted
 def _store_cycles(lo, hi, machine, counters):
-    """Execute cycles of a STORE, burst by burst; 0 if it never ends."""
+    """Return the execution cycles of a STORE, added burst by burst, or 0 if it never ends."""
     bus, window = machine.bus_bytes, machine.bus_bytes * machine.max_burst_beats
     rows, x_size, stride = _field(hi, 0, 16), _field(hi, 16, 16), _field(hi, 32, 16)
     wide = bus >= machine.out_bytes
@@ -190,7 +194,7 @@ def _ports(machine):
 
 @nb.njit(cache=True)
 def _reset(n, insn_address, machine, tokens):
-    """All registers at launch."""
+    """Return all registers in their state at launch."""
     bus = machine.bus_bytes
     engine = np.zeros((5, ENGINE_REGISTERS), np.int64)
     engine[:, COMMANDS_DONE] = 1
@@ -238,7 +242,7 @@ def _begin_cycle(c):
 
 @uncounted
 def _start_head(c, m, t, insns, machine, lay, starts, counters):
-    """An idle module takes the head of its queue, if its tokens are there."""
+    """Let an idle module start the head of its queue, if the required tokens are present."""
     if c.q_count[m] == 0:
         return
     i = c.queue[m, c.q_head[m]]
@@ -285,7 +289,7 @@ def _start_head(c, m, t, insns, machine, lay, starts, counters):
 
 @uncounted
 def _work_on(c, m, t, insns, ends):
-    """A busy module counts down, or waits for its engine; at its end it pushes its tokens."""
+    """Step a busy module: count down or wait for its engine, and push tokens at the end."""
     i = c.current[m]
     lo = insns[i, 0]
     done = False
@@ -334,7 +338,7 @@ def _count_tokens(c, machine):
 
 @uncounted
 def _load_engine(c, p, t, insns, machine, ports, counters):
-    """Commands, data and padding of one port."""
+    """Step the load engine of one port: commands, data and padding."""
     engine = c.engine[p]
     started = p == c.signal[STARTED_LOAD] or p == c.signal[STARTED_COMPUTE]
     if started:
@@ -365,7 +369,7 @@ def _begin_row(engine, base, size, bus):
 
 @uncounted
 def _pad(c, engine, hi, begins, data):
-    """One cycle of ZeroPadding, which writes where no data do."""
+    """Step ZeroPadding by one cycle. It writes zeros around the loaded data."""
     y_size, x_size = _field(hi, 0, 16), _field(hi, 16, 16)
     y_pad_0, y_pad_1 = _field(hi, 48, 4), _field(hi, 52, 4)
     x_pad_0, x_pad_1 = _field(hi, 56, 4), _field(hi, 60, 4)
@@ -415,7 +419,7 @@ def _pad(c, engine, hi, begins, data):
 
 @uncounted
 def _read_rows(c, p, hi, data, machine, ports, counters):
-    """One cycle of GenVMECmd: a command, if the client's queue is free; and beats in flight."""
+    """Step GenVMECmd by one cycle: issue a command if the queue is free, and count beats."""
     engine = c.engine[p]
     if engine[BUSY] != 1:
         return
@@ -451,7 +455,7 @@ def _read_rows(c, p, hi, data, machine, ports, counters):
 def _fetch_narrow(c, t, n, machine):
     """Step fetch by one cycle, on buses below 128 bits.
 
-    Returns the instruction at the local memory's end, or -1.
+    Return the instruction at the end of the local memory, or -1.
     """
     f = c.fetch
     if f[FETCH_STATE] == COMMAND and t > 0:
@@ -476,7 +480,7 @@ def _fetch_narrow(c, t, n, machine):
 def _fetch_wide(c, t, n, insn_address, machine):
     """Step fetch by one cycle, on buses of 128 bits and more.
 
-    Returns the instruction at the end of the two registers behind the local memory, or -1.
+    Return the instruction at the end of the two registers after the local memory, or -1.
     """
     f = c.fetch
     f[MOVING] = 0
@@ -531,9 +535,9 @@ def _read_batch(c, machine):
 
 @uncounted
 def _route(c, leaving, insns, machine, lay):
-    """Return the module whose queue takes the instruction that leaves fetch, -1 for none.
+    """Return the module whose queue takes the instruction that leaves fetch, or -1 for none.
 
-    It is `UNDECODABLE` if no module executes the instruction, which is checked before FINISH.
+    Return `UNDECODABLE` if no module runs the instruction. This is checked only before FINISH.
     """
     if leaving < 0:
         return -1
@@ -548,7 +552,7 @@ def _route(c, leaving, insns, machine, lay):
 
 @uncounted
 def _leave_fetch(c, enters, machine):
-    """Moves what lies between the local memory and the queues."""
+    """Advance the registers between the local memory and the queues."""
     f = c.fetch
     if machine.bus_bytes < 16:
         if enters >= 0:
@@ -621,11 +625,21 @@ def _is_reading(c):
 
 @nb.njit(cache=True)
 def step(insns, insn_address, machine, lay, tokens, starts, ends, counters, limit):
-    """Run until nothing moves any more (or for `limit` cycles).
+    """Run a program until no register changes any more, or for `limit` cycles.
 
-    insns: uint64 (n, 2); tokens: int64 (4,) initial l2g, g2l, g2s, s2g; starts, ends: int64 (n,),
-    -1 where it did not happen; counters: int64 (6,). Returns the cycle of FINISH or a negative
-    code.
+    Args:
+        insns: instructions, uint64 (n, 2).
+        insn_address: address of the first instruction in bytes.
+        machine: the machine.
+        lay: layout of the instruction fields.
+        tokens: initial tokens of the queues l2g, g2l, g2s and s2g, int64 (4,).
+        starts: output, start cycle of each instruction, int64 (n,); -1 if it never started.
+        ends: output, end cycle of each instruction, int64 (n,); -1 if it never ended.
+        counters: output, int64 (6,).
+        limit: maximum number of cycles.
+
+    Returns:
+        The cycle of FINISH, or a negative error code.
     """
     ports = _ports(machine)
     c = _reset(insns.shape[0], insn_address, machine, tokens)

@@ -20,7 +20,7 @@ EVERY_SPEC = [*SPECS, SCANT, *variants(12, 1)]
 
 
 def drawn(lowering: Lowering, seed: int, configs: int = 48) -> np.ndarray:
-    """Knob values, (configs, knobs): neighbours in the knobs behind the tile and the order."""
+    """Draw knob values, shape (configs, knobs). Many share the tile and the loop order."""
     rng, space = np.random.default_rng(seed), lowering.space
     configs_of = space.unravel(rng.integers(0, space.size, configs))
     if len(space.knobs) > 5:
@@ -29,7 +29,7 @@ def drawn(lowering: Lowering, seed: int, configs: int = 48) -> np.ndarray:
 
 
 def same(found: tuple[np.ndarray, ...], plain: tuple[np.ndarray, ...]) -> None:
-    """Codes, counts of what has a program, cycles."""
+    """Check that failure codes, counts of valid programs, and cycles are equal."""
     np.testing.assert_array_equal(found[0], plain[0])
     made = plain[0] == 0
     np.testing.assert_array_equal(found[1][made], plain[1][made])

@@ -46,7 +46,7 @@ def test_parts_sum_to_what_the_program_takes(name: str, layer: Workload) -> None
 
 
 def test_a_layer_waits_for_what_its_bound_is_made_of() -> None:
-    """A dense layer of one row reads each weight once; a 3×3 convolution computes."""
+    """A dense layer with one row is bound by reads, and a 3×3 convolution by compute."""
     target = make_target("vta-pynq")
     assert isinstance(target, VtaTarget)
     assert isinstance(target, Bounds)

@@ -67,7 +67,7 @@ def test_target_keeps_the_contract(name: str, check: str) -> None:
 
 
 class Forgetful(ToyTarget):
-    """Reveals something about configs that did not compile."""
+    """Broken target that has hidden features for configs that did not compile."""
 
     def lower(self, workload: Workload, configs: np.ndarray) -> Lowered:
         lowered = super().lower(workload, configs)
@@ -76,7 +76,7 @@ class Forgetful(ToyTarget):
 
 
 class Optimist(ToyTarget):
-    """Calls everything valid."""
+    """Broken target that reports all configs as valid."""
 
     def measure(self, lowered: Lowered) -> Measurements:
         measured = super().measure(lowered)
@@ -85,7 +85,7 @@ class Optimist(ToyTarget):
 
 
 class Moody(ToyTarget):
-    """Measures something else every time, and says it does not."""
+    """Broken target that claims to be deterministic but measures other cycles each time."""
 
     calls = 0
 

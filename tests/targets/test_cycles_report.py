@@ -31,7 +31,7 @@ PYNQ = VtaSpec.load("vta-pynq")
 
 
 def programs(count: int) -> list[NDArray[np.uint64]]:
-    """Random streams, some of which never finish."""
+    """Return random streams, some of which never finish."""
     streams = Streams(random.Random(7), PYNQ)
     return [streams.stream(60) for _ in range(count)]
 

@@ -51,7 +51,7 @@ def test_accepted_schedules_compute_the_integer_reference(
 def test_maxima_mean_the_same_to_the_hardware(
     kind: str, space: str, data: st.DataObject, seed: int
 ) -> None:
-    """Hazards of the ALU, which the functional simulator passes over, would show here."""
+    """The functional simulator ignores hazards of the ALU, which the hardware semantics have."""
     lowering = Lowering.for_workload(data.draw(KINDS[kind].layers), PYNQ, space)  # type: ignore[arg-type]
     values = accepted(lowering, seed)
     assume(len(values))

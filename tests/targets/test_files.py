@@ -83,7 +83,7 @@ def test_files_of_numpy_are_read_as_numpy_reads_them(compressed: bool) -> None:
 
 
 def npy(header: str, data: bytes = b"", version: bytes = b"\1\0") -> bytes:
-    """A file of NPY with any header."""
+    """Return an NPY file with any header."""
     text = header.encode().ljust(118) + b"\n"
     return b"\x93NUMPY" + version + len(text).to_bytes(2, "little") + text + data
 
@@ -140,7 +140,7 @@ def test_json_is_neither_deep_nor_large(text: bytes, tmp_path: Path) -> None:
 
 @pytest.mark.attack
 def test_a_file_is_read_in_one_piece(tmp_path: Path) -> None:
-    """In pieces that are joined it takes twice the memory."""
+    """Reading in pieces and joining them would take twice the memory."""
     (tmp_path / "sparse").touch()
     os.truncate(tmp_path / "sparse", size := 64 << 20)
     tracemalloc.start()

@@ -36,7 +36,7 @@ def target() -> VtaTarget:
 
 
 class Counting:
-    """A target that tells how often it was asked to measure."""
+    """A target that counts the measured configs."""
 
     deterministic = True
 

@@ -91,7 +91,7 @@ LONG_GEMM = {"opcode": GEMM, "uop_end": 1, "iter_out": 1, "iter_in": 9000, "rese
 
 
 def pushes(count: int) -> list[dict[str, int]]:
-    """`count` load-to-compute tokens that nobody takes before they are all there."""
+    """Return a stream that pushes `count` load-to-compute tokens before any is popped."""
     return [
         LONG_GEMM,
         *[LOAD_NOP | PUSH_NEXT] * count,

@@ -84,7 +84,7 @@ def test_schedules_mean_the_same_to_simulator_and_hardware(semantics: str) -> No
 
 
 def test_a_wrong_program_is_noticed() -> None:
-    """The check itself can fail: a GEMM with one iteration less leaves wrong numbers behind."""
+    """The check can fail: a GEMM with one iteration less gives wrong values."""
     workload = Workload("conv2d", 1, 16, 8, 8, 16, 3, 3, 1, 1, 1, 1, 1, 1)
     lowering = Lowering.for_workload(workload, PYNQ, "extended")
     values = drawn_values(lowering, 0)

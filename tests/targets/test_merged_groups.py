@@ -70,7 +70,7 @@ def test_nor_has_it_more_where_tensors_are_added_or_results_pooled(
 
 
 def _problems(lowering: Lowering, programs: int = 6) -> list[str]:
-    """What is wrong with the numbers and instructions of some schedules, at random."""
+    """Return the problems of random schedules: wrong values and lint findings."""
     rng, result, seen = np.random.default_rng(0), [], 0
     tensors = random_tensors(lowering.workload, lowering.machine, 0)
     expected = reference(lowering.workload, lowering.machine, tensors)

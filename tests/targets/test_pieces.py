@@ -13,7 +13,7 @@ MACHINES = {name: VtaSpec.load(name).machine for name in ("vta-pynq", "huge")}
 
 
 def cut(name: str, operations: int, tail: int, cos: int, rows: int) -> list[tuple[int, int, int]]:
-    """(rows in all, first block, first row) of each piece, in the order they are emitted."""
+    """Return (total rows, first block, first row) of each piece in the order of emission."""
     pieces, c0, r0 = [], 0, 0
     while c0 < cos:
         pc, pr = epilogue_piece(MACHINES[name], operations, tail, len(pieces), cos, rows, c0, r0)

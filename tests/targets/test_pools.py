@@ -56,7 +56,7 @@ def test_pools_that_networks_have(text: str) -> None:
 def test_maxima_along_an_axis_are_those_of_its_windows(
     kernel: int, stride: int, tile: int, data: st.DataObject
 ) -> None:
-    """The steps, done one pixel after the other, as the ALU does them."""
+    """The steps run one pixel after the other, as on the ALU."""
     outputs = data.draw(st.integers(1, tile))
     axis = axis_of(kernel, stride, tile)
     pixels = np.random.default_rng(kernel).integers(-99, 99, length(axis, outputs))
@@ -71,7 +71,7 @@ def test_maxima_along_an_axis_are_those_of_its_windows(
 
 
 def test_windows_share_what_they_have_in_common() -> None:
-    """Two maxima an output for 3/2; a window of 13 takes four and not twelve."""
+    """A 3/2 pool takes two maxima per output. A window of 13 takes four, not twelve."""
 
     def maxima(kernel: int, stride: int) -> int:
         axis, steps = axis_of(kernel, stride, 100), np.zeros((kernel + 32, 4), np.int64)
@@ -84,8 +84,8 @@ def test_windows_share_what_they_have_in_common() -> None:
 def test_the_bound_counts_pixels_and_maxima() -> None:
     """The bound of ResNet's pool is the sum of its operations.
 
-    There are 112² pixels, reset and multiplied; two maxima per row of outputs and column of pixels,
-    two per output, two cycles each; all that in four blocks.
+    There are 112² pixels, each reset and multiplied. There are two maxima per pair of output row
+    and pixel column, and two per output, with two cycles each. All this runs for four blocks.
     """
     pool = parse_workload("max_pool:n=1,c=64,h=112,w=112,k=3,s=2,p=1")
     assert bounds(pool, PYNQ) == {

@@ -42,7 +42,7 @@ def test_the_space_has_the_published_number_of_points() -> None:
     ],
 )
 def test_the_fast_verdict_is_what_the_hardware_computes(text: str) -> None:
-    """Against the whole program on all channels, run with the hardware's wrap-around."""
+    """The whole program is run on all channels with the hardware's wrap-around."""
     lowering = _lowering(text)
     values = _values(lowering, 80, 1)
     fast = wrong_rows(lowering, values)

@@ -16,7 +16,7 @@ SHAPE = "conv2d:n=1,c=16,h=8,w=8,o=16,k=3,p=1"
 
 
 def of(epilogue: str) -> Workload:
-    """The shape above with an epilogue."""
+    """Return the common shape with an epilogue."""
     return parse_workload(SHAPE, epilogue)
 
 

@@ -30,8 +30,8 @@ class Interpreter:
     def run(self, insns: bytes) -> bytes:
         """Run the instructions in program order.
 
-        This is right for streams in which every instruction waits for its predecessor, and for
-        streams that only one module executes.
+        This is correct for streams in which every instruction waits for its predecessor, and for
+        streams that only one module runs.
         """
         for at in range(0, len(insns), 16):
             v = decode(int.from_bytes(insns[at : at + 16], "little"), self.lay)

@@ -24,7 +24,10 @@ FOLDER = ROOT / "deployments" / "team"
 
 
 class Proxy(BaseHTTPRequestHandler):
-    """oauth2-proxy for a user whose cookie is `session=good`, and a server behind nginx."""
+    """Stand-in for oauth2-proxy and for a server behind nginx.
+
+    The cookie `session=good` belongs to a user who is logged in.
+    """
 
     def do_GET(self) -> None:
         good = "session=good" in self.headers.get("Cookie", "")

@@ -42,7 +42,7 @@ def _record(workload: Workload, knobs: dict[str, int], space: str = "template") 
 
 
 def _knobs(record: dict[str, Any]) -> dict[str, int]:
-    """As AutoTVM applies them: a split by its last number, an option by its value."""
+    """Return knob values as AutoTVM applies them: the last factor of a split, or an option."""
     return {
         name: value[-1] if kind == "sp" else value
         for name, kind, value in record["config"]["entity"]
@@ -141,7 +141,7 @@ def test_stock_tvm_knows_no_blocks_that_are_not_square() -> None:
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One workload, tuned in the stock compiler's own space."""
+    """Return one workload tuned in the stock compiler's own space."""
     out = tmp_path_factory.mktemp("stock") / "out"
     tune_bare(workload=CONV, space="stock", tuner="random", trials=16, out=str(out))
     return out

@@ -29,7 +29,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def out(tuned: Path, tmp_path: Path) -> Path:
-    """A copy of a finished run's folder."""
+    """Return a copy of a finished run's folder."""
     return Path(shutil.copytree(tuned, tmp_path / "out"))
 
 

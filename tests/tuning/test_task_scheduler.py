@@ -111,7 +111,7 @@ def test_no_more_trials_are_given_than_there_are() -> None:
 def run_shared(
     at_a_time: int, work: Callable[[int], Flow[int]], workloads: int = 4
 ) -> TaskScheduler[int]:
-    """Workloads of 1, 2, … multiplications."""
+    """Run a task scheduler on workloads with 1, 2, … multiplications."""
     states = [TaskState(1, macs) for macs in range(1, workloads + 1)]
     flows = [work(number) for number in range(workloads)]
     scheduler = TaskScheduler(flows, states, at_a_time, RULES)
@@ -239,7 +239,7 @@ def left(out: Path) -> list[object]:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run to its end."""
+    """Return a finished run."""
     out = tmp_path_factory.mktemp("shared") / "out"
     run(out, 0.001)
     return out

@@ -48,7 +48,7 @@ KINDS = [
 
 @cache
 def fitted(kind: str) -> Transferred:
-    """Learned from four fifths of every task's rows."""
+    """Return a model that was trained on four fifths of the rows of every task."""
     model = make_model(kind, 0, QUICK[kind] | {"threads": 1})
     train, _ = split(small_table(), "within_task", 0)
     model.fit(small_table().rows(train))
@@ -113,7 +113,7 @@ def test_nothing_known_of_the_hardware_is_not_hardware_of_zeros(kind: str) -> No
 def test_compiled_programs_of_which_something_is_missing_are_ordered_as_well_as_before_compiling(
     kind: str,
 ) -> None:
-    """Of what labels are the difference to, an ingredient is enough to know nothing."""
+    """If one input of the draft formula is missing, the model must fall back to early features."""
     _, test = split(small_table(), "within_task", 0)
     rows = small_table().rows(test)
     early = fitted(kind).predict(_without(rows.features, "program ")).log_latency

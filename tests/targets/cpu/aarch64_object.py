@@ -21,7 +21,7 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Section:
-    """`address` is where it lies once it is loaded; 0 for one that is not."""
+    """A section of the object file. `address` is its place in memory, or 0 if it is not loaded."""
 
     kind: int
     offset: int
@@ -34,9 +34,18 @@ class Section:
 class LoadedObject:
     """An AArch64 object file in memory.
 
-    `image` holds the bytes to load at `base`, `symbols` the addresses of what the file defines.
-    `undefined` gives the addresses of symbols that it does not define. Raises `ValueError` for a
-    file or a relocation that is not supported, and `KeyError` for a missing symbol.
+    Attributes:
+        image: the bytes to load at the address `base`.
+        symbols: the addresses of the symbols that the file defines.
+
+    Args:
+        content: the bytes of the object file.
+        base: the address at which the file is loaded.
+        undefined: the addresses of symbols that the file does not define.
+
+    Raises:
+        ValueError: the file or one of its relocations is not supported.
+        KeyError: a symbol has no address.
     """
 
     def __init__(self, content: bytes, base: int, undefined: Mapping[str, int]) -> None:
@@ -76,7 +85,7 @@ class LoadedObject:
         return self._content[section.offset : section.offset + section.size]
 
     def _symbols(self) -> list[tuple[str, int]]:
-        """Names and addresses, 0 for what is not defined or not loaded."""
+        """Return names and addresses of symbols. The address of an unknown symbol is 0."""
         table = next(section for section in self._sections if section.kind == SHT_SYMTAB)
         names, result = self._bytes(self._sections[table.link]), []
         for name, _, _, index, value, _ in struct.iter_unpack("<IBBHQQ", self._bytes(table)):
@@ -87,7 +96,7 @@ class LoadedObject:
         return result
 
     def _slot(self, name: str, address: int) -> int:
-        """Where the address of a symbol is, for code that reads it from a table."""
+        """Return the address of a table entry that holds a symbol's address."""
         if name not in self._slots:
             self._slots[name] = self._next_slot
             self.image += struct.pack("<Q", address)

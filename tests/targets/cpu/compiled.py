@@ -13,7 +13,7 @@ TOLERANCE = 1e-4
 
 
 def called(function: Any, tensors: SampleTensors, values: KnobValues) -> float:
-    """The error of a TensorIR function on the tensors of a workload, see `SampleTensors.error`."""
+    """Compile and run a TensorIR function. Return its error, see `SampleTensors.error`."""
     import tvm
 
     module = tvm.IRModule({"kernel": function.with_attr("global_symbol", "kernel")})
@@ -23,5 +23,9 @@ def called(function: Any, tensors: SampleTensors, values: KnobValues) -> float:
 
 
 def error_of(tensors: SampleTensors, values: KnobValues) -> float:
-    """The same of a config. Raises `DoesNotApply`."""
+    """Compile and run the kernel of a config and return its error.
+
+    Raises:
+        DoesNotApply: the config does not apply to the workload.
+    """
     return called(scheduled(tensors.workload, tensors.spec, values), tensors, values)

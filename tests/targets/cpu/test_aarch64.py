@@ -124,7 +124,7 @@ def test_drawn_quantised_schedules_give_the_nearest_integers(w: Workload, seed: 
 
 
 def drawn_error(w: Workload, seed: int) -> float:
-    """Of a schedule that is drawn; 0 of one that does not apply."""
+    """Return the error of a random schedule, or 0 if it does not apply."""
     space = CpuTarget(ARM).space(w)
     values = space.describe(
         space.unravel(np.random.default_rng(seed).integers(0, space.size, 1))[0]

@@ -37,24 +37,24 @@ EPILOGUES = ("", "bias, residual 0, relu, min 6")
 
 
 def machine(threads: int = 2, lanes: int = 16) -> CpuMachine:
-    """A core of 3 GHz with 48 KiB and 2 MiB."""
+    """Return a machine of 3 GHz with a 48 KiB L1 and a 2 MiB L2 cache."""
     spec = CpuSpec(threads, lanes, "", "made up")
     peak = 3e9 * 4 * lanes * threads
     return CpuMachine.from_rates(spec, peak, 150e9 * threads, 45e9 * threads, (48 << 10, 2 << 20))
 
 
 def workload(text: str, epilogue: str = "bias, relu") -> Workload:
-    """In float32."""
+    """Parse a float32 workload."""
     return parse_workload(f"{text},dtype=float32", epilogue)
 
 
 def space_of(w: Workload, core: CpuMachine) -> Space:
-    """Of the kernel that computes it."""
+    """Return the space of the kernel that computes the workload."""
     return Space("kernels", kernel_for(w, core.spec).knobs(w, core.spec))
 
 
 def seconds(w: Workload, core: CpuMachine, values: Mapping[str, int]) -> float:
-    """Estimated for one config."""
+    """Return the estimated latency of one config in seconds."""
     space = space_of(w, core)
     config = [knob.values.index(values[knob.name]) for knob in space.knobs]
     result = estimate(w, core, space, np.array([config], np.int32))

@@ -41,7 +41,7 @@ def test_store_features_match_tvms_own_context() -> None:
 
 
 def _applying(count: int) -> list[dict[str, int]]:
-    """Configs that can be scheduled."""
+    """Return configs whose schedules can be applied."""
     results = []
     for values in _batch(64):
         try:

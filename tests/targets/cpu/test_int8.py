@@ -79,7 +79,7 @@ needs_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="names ins
 
 @st.composite
 def workloads(draw: st.DrawFn) -> Workload:
-    """Odd sizes, paddings, strides, dilations; channels that fill no vector and no four."""
+    """Draw int8 layers of odd sizes, with channels that do not fill vectors or groups of four."""
     epilogue = parse_epilogue(draw(st.sampled_from(EPILOGUES)))
     channels = st.sampled_from([1, 3, 7, 10, 12, 16, 24, 32, 48])
     if draw(st.integers(0, 3)) == 0:

@@ -38,7 +38,7 @@ EPILOGUES = (
 
 @st.composite
 def products(draw: st.DrawFn) -> Workload:
-    """Sizes below and above one tile and one block, without common divisors."""
+    """Draw products and convolutions below and above the size of a tile and of a block."""
     if draw(st.booleans()):
         channels = draw(st.sampled_from([1, 3, 8, 16, 32, 48, 64, 128]))
         text = (
