@@ -47,8 +47,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 QUIET_POOLS = {"OMP_WAIT_POLICY": "PASSIVE", "TVM_THREAD_POOL_SPIN_COUNT": "0"}
-"""Threads of OpenMP and TVM that wait give up their core. By default they spin, and where several
-workers and their threads share few cores, training that takes half a second takes minutes."""
+"""Settings that let waiting OpenMP and TVM threads release their core. By default they spin. If
+several test workers share few cores, a training of half a second then takes minutes."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -125,7 +125,7 @@ def _place(folder: Path, login: Login | None = None) -> Place:
 
 
 OF_OWN_TARGETS = ("browser", "team")
-"""Marks of tests that want what few machines have; `make browser-test` and `make team-test`."""
+"""Marks of tests that need a special set-up. `make browser-test` and `make team-test` run them."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is applied

@@ -30,16 +30,16 @@ REASONS = {
     "takes hours",
     "takes minutes",
 }
-"""Why a block may stay unrun."""
+"""The allowed reasons for not running a block."""
 RUN = ("sh", "python")
 CUT = "…"
-"""Stands for the lines of an output that a page leaves out."""
+"""Line that stands for the lines that a page leaves out of an output."""
 TOLERANCE = 0.1
-"""By how much a number in an output may differ from the one shown, since processors round sums of
-floats in their own ways. Words may not differ."""
+"""Allowed relative difference of a number in an output, because float sums are rounded differently
+on different CPUs. Words must be equal."""
 OF_ERRORS = 0.2
-"""The same of an error of integers on one sample: 0.054 with AVX2, 0.064 with AVX-512, where single
-numbers are rounded to another integer."""
+"""Allowed relative difference of the error of an int8 network on one sample. The error is 0.054
+with AVX2 and 0.064 with AVX-512, because single values are rounded to other integers."""
 _FENCE = re.compile(
     r"(?:^ *<!-- not run here: (?P<reason>[^>]*?) -->\n)?"
     r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$"

@@ -21,7 +21,7 @@ from tilewright.cli import app as command_line
 from tilewright.core.working_folder import _Started
 
 WIDTH = {"COLUMNS": "80"}
-"""A fork has no terminal; this process may have one, of any width."""
+"""Terminal width as in a fork, which has no terminal. This process may have one of any width."""
 
 
 def run(

@@ -35,7 +35,7 @@ MLFLOW = (
 )  # fmt: skip
 
 Loggers = dict[logging.Logger, tuple[int, tuple[logging.Handler, ...], tuple[object, ...], bool]]
-"""Level, handlers, filters, and whether the one above is told."""
+"""The level, handlers, filters and `propagate` flag of each logger."""
 
 UNTOUCHED = (logging.NOTSET, (), (), True)
 

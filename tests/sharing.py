@@ -16,11 +16,11 @@ from tilewright.services.server_process import LOOPBACK
 from tilewright.services.workspace import Workspace, use_workspace
 
 OURS = ("PREFECT_", "MLFLOW_", "TILEWRIGHT_")
-"""Beginnings of the variables that decide where records are kept."""
+"""Prefixes of the environment variables that decide where records are kept."""
 
 ANSWER_SECONDS = 300
-"""For one answer of a server: where every core compiles, a client's usual five seconds are too few
-for Prefect to list its routes."""
+"""Time limit in seconds for one answer of a server. The usual five seconds of a client are too
+short for Prefect while every core is busy compiling."""
 
 
 def free_port() -> int:

@@ -57,12 +57,12 @@ SECONDS = {
     "docs/tutorials/write-a-target.md": 6,
     "docs/tutorials/write-a-tuner.md": 9,
 }
-"""Pages whose commands are run, with the time that it takes."""
+"""Pages whose commands are run, with the seconds that this takes."""
 PACKAGES = {
     "docs/tutorials/write-a-target.md": ("roofline",),
     "docs/tutorials/write-a-tuner.md": ("greedy",),
 }
-"""Examples that are installed where a page's commands run, in a Python of their own."""
+"""Examples that are installed for a page. The commands of the page run in a new Python process."""
 NIGHTLY = {
     "README.md",
     "docs/guides/cpu.md",
@@ -80,16 +80,16 @@ NIGHTLY = {
     "docs/tutorials/write-a-target.md",
     "docs/tutorials/write-a-tuner.md",
 }
-"""Pages that take long, and whose commands have short tests of their own."""
+"""Slow pages that run only at night. Other, shorter tests cover their commands."""
 RECORDED = {"docs/guides/dashboard.md", "docs/tutorials/nightly-runs.md"}
-"""Pages with runs in Prefect, for which a server is up already."""
+"""Pages with Prefect runs. Their commands use a server that is already running."""
 LONG = {
     "docs/guides/gemmini.md": 200,
 }
-"""Pages whose blocks that take minutes are run at night, with the time of these blocks in seconds.
-What they print is not compared."""
+"""Pages with blocks that take minutes, and the seconds of these blocks. The blocks run at night,
+and their output is not compared."""
 BETWEEN = "\x1e"
-"""Separates the outputs of a page's blocks of Python, which are one program."""
+"""Separator between the outputs of a page's Python blocks, which run as one program."""
 SHELL = re.compile(r"[|<>;&$`*]")
 ALL = [block for page in pages() for block in blocks(page)]
 FILES = [

@@ -406,7 +406,7 @@ FORGED = {
         lambda folder: iter([lambda: use_workspace(Workspace(folder))]),
     ),
 }
-"""Formats that are refused, by typed errors."""
+"""The formats whose future versions must be refused with a typed error."""
 
 
 def test_no_format_is_forgotten() -> None:

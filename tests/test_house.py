@@ -14,13 +14,15 @@ Modules = dict[Path, ast.Module]
 ROOT = Path(__file__).parents[1]
 LOCKS = ("requirements.lock", "requirements-dev.lock")
 FUNCTION_LEVEL_IMPORTS = 120
-"""In functions of the package, without the commands' (docs/decisions/imports.md); only falls."""
+"""Maximum number of imports inside functions of the package, not counting the commands
+(docs/decisions/imports.md). It may only be lowered."""
 SLOW = (
     "jax", "lightgbm", "matplotlib", "mlflow", "numba", "numpy", "onnx", "onnxruntime", "pandas",
     "prefect", "rich", "scipy", "sklearn", "tvm", "xgboost",
 )  # fmt: skip
 GUARDED = {"tilewright", "prefect", "mlflow", "typer", "rich", "matplotlib", "jinja2", "markupsafe"}
-"""Packages that import-linter keeps out of some rooms; it reads import statements."""
+"""Packages that import-linter keeps out of some folders. It sees import statements only, so these
+packages must not be loaded with `lazy_module`."""
 
 
 def committed_files() -> list[Path]:

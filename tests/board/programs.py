@@ -33,7 +33,7 @@ from tilewright.targets.workload import Workload, parse_workload
 
 BIASED = "bias, >> 7, min 127, max -128"
 HEAD, GAP = 4096, 256
-"""Bytes of the activations before the input, and between input and output."""
+"""Number of bytes before the input activations, and between input and output."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,8 +32,8 @@ PICTURES = Path(__file__).parents[2] / "docs" / "images" / "pages"
 LIMIT_MILLISECONDS = 120_000  # for one step of a page; a busy machine needs most of 30 seconds
 RUN_SECONDS = 900
 LONG = ("--trials", "256", "--batch", "4")
-"""Makes a run that takes more than a minute: it has 256 rounds, each with five tasks in Prefect.
-Runs that long had system metrics once, on which MLflow's comparison opens."""
+"""Options of a run that takes more than a minute: 256 rounds with five Prefect tasks each. Such
+long runs used to log system metrics, and MLflow's comparison then opened on those."""
 LONG_SECONDS = 1800
 COLOURS = 96
 

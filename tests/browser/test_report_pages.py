@@ -47,10 +47,11 @@ CUT = """() => {
   if (wide > 0) found.push(`the page is ${wide} pixels too wide`);
   return found;
 }"""
-"""What lies outside of its picture or on something else, or makes the page scroll sideways."""
+"""JavaScript that returns the elements of plots that lie outside their plot or overlap, and whether
+the page scrolls sideways."""
 SCROLLING = """() => [...document.querySelectorAll(".scroll")]
   .filter(each => each.scrollWidth > each.clientWidth + 1).map(each => each.innerText)"""
-"""Tables that do not fit."""
+"""JavaScript that returns the text of all tables that are too wide for the page."""
 
 
 @pytest.fixture(scope="module")

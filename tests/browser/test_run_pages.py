@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow(seconds=60)]
 
 INTERFACES = pytest.mark.parametrize("interface", ["", "/v2"], ids=["first", "second"])
 SETTLE_MILLISECONDS = 1000
-"""How long a page has for what it asks of the server after its first picture."""
+"""Time in ms that a page gets for further requests to the server after its first picture."""
 TABS = ".p-tabs__tab, .p-tabs li, [role=tab]"
 EXPECTED = re.compile(
     r"amplitude\.com"  # the second interface asks it whatever the settings say, and is refused

@@ -83,10 +83,10 @@ class Place:
 
 
 LAYERS = ("conv2", "conv3", "fc")
-"""Those of digits_cnn that are tuned here, in its order; no two of them are alike."""
+"""The layers of digits_cnn that are tuned here, in network order. All have different shapes."""
 
 TRIALS, ROUNDS = 40, 3
-"""Of a layer; a round has 16 trials."""
+"""Number of trials and rounds per layer. A round has up to 16 trials."""
 
 TUNE = ("tune", "digits_cnn", "--layers", ",".join(LAYERS), "--tuner", "ml2tuner-published",
         "--trials", str(TRIALS), "--seed", "7")  # fmt: skip

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow(seconds=3.5)
 TUNERS = ("ml2tuner-published", "random")
 SEEDS = (0, 1)
 LAYER = "conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1"
-"""The second of digits_cnn."""
+"""The second layer of digits_cnn."""
 
 
 @dataclass(frozen=True)

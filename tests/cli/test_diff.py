@@ -18,7 +18,7 @@ from tilewright.evaluation.diff import DiffError, diff_runs, read_side
 pytestmark = pytest.mark.slow(seconds=0.8)
 
 FEW = 2
-"""Trials of the runs that `tuned`, of forty, is compared with."""
+"""Number of trials per layer in the short runs, to which `tuned` with forty trials is compared."""
 
 
 @pytest.fixture(scope="session")

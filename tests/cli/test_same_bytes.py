@@ -9,9 +9,10 @@ import pytest
 from tests.cli.conftest import Place
 
 OF_A_RUN = re.compile(r'^ *"(begun|wall_seconds|\w+_run_id)": .*$', re.M)
-"""Lines of JSON that say when and where a run was."""
+"""Lines of JSON that differ between runs: times and run IDs."""
 OF_A_FOLDER = (".tune", "trials.sqlite")
-"""Files that say which folder it is; rows of equal databases may lie in other places."""
+"""Files that differ between folders: one identifies its folder, and equal databases may order their
+pages differently."""
 
 
 @pytest.mark.slow(seconds=13)

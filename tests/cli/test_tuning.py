@@ -290,7 +290,7 @@ def test_repeating_the_command_measures_nothing_again(elsewhere: Place) -> None:
 
 
 WAIT_SECONDS = 30
-"""How much later the server writes down a task run, at most."""
+"""Maximum delay in seconds before Prefect's server stores a task run."""
 LAST_TASK = "artifacts of the network"
 
 

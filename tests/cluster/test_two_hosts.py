@@ -20,7 +20,7 @@ client = distributed.Client(sys.argv[1])
 while not any(calls and sys.argv[2] in worker for worker, calls in client.processing().items()):
     pass
 """
-"""Waits until the worker on a host has a call in hand."""
+"""Program that waits until the worker on a host is processing a call."""
 
 
 def _has_namespaces() -> bool:

@@ -25,7 +25,7 @@ PRINTED = {
     ],
     "tune_a_layer": ["round 3:"],
 }
-"""What each prints."""
+"""Texts that the output of each notebook must contain."""
 
 
 def test_there_is_one_for_each_of_these() -> None:

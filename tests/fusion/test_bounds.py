@@ -21,7 +21,7 @@ from tilewright.targets.capabilities import traits_of
 from tilewright.targets.workload import Workload
 
 DRAWN = 32
-"""Configs of which a schedule is drawn."""
+"""Number of random configs among which a valid schedule is sought."""
 
 
 def drawn(own: FusionProblem, count: int, rng: np.random.Generator) -> list[Labelling]:

@@ -23,7 +23,8 @@ BOUNDS = {
     "bus_bits": (64, 64),
 }
 TRIALS = 48
-"""Of the four layers of digits_cnn, four schedules each: three machines."""
+"""Budget of a run: three machines, with four schedules for each of the four layers of
+digits_cnn."""
 
 
 def options(out: Path, **more: Any) -> CodesignOptions:

@@ -19,7 +19,7 @@ from tilewright.hardware_search import output_folder as folder
 pytestmark = pytest.mark.nightly(seconds=9)
 
 LONG = 160
-"""Measurements of a run that is killed in the middle."""
+"""Number of measurements of a run that is killed in the middle."""
 
 
 def test_a_run_shows_in_prefect_and_mlflow_and_equals_a_bare_one(guest: Place) -> None:

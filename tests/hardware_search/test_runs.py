@@ -135,7 +135,7 @@ def dies(run, *arguments):
 StoredRun.append = dies
 run(options("killed"))
 """
-"""A run that is killed by what it records, however fast it is."""
+"""Program that is killed after a fixed number of recorded measurements, whatever its speed."""
 
 
 @pytest.mark.slow(seconds=4)
@@ -183,8 +183,8 @@ for module, name, counts in killed:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
         assert not os.path.exists("killed/summary.json")
 """
-"""A run after the other in one folder, each killed during the proof of the front or after some of
-its files."""
+"""Program that makes runs in one folder, each killed while the front is verified or after it has
+written some of its files."""
 
 
 @pytest.mark.nightly(seconds=6)

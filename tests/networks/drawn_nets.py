@@ -17,7 +17,7 @@ from quantised_graphs import Graph
 
 T = TypeVar("T")
 INPUT, WEIGHT = -5, -7
-"""Exponents of the scales of the input and of all weights."""
+"""Scale exponents of the input and of all weights."""
 
 
 class Tensor(NamedTuple):

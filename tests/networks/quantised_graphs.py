@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 17
 Exponent = int | NDArray[np.int64]
-"""Of a whole tensor, or of each channel, (channels,)."""
+"""The exponent of a scale: one for a whole tensor, or an array with one per channel (channels,)."""
 
 
 class Graph:

@@ -33,7 +33,7 @@ from tilewright.targets.cpu.spec import DOTS_BFLOAT16, PLAIN_TILES, CpuSpec, thi
 from tilewright.targets.cpu.target import CpuTarget
 
 SPEC = replace(this_machine(), lanes=16, precision="bf16", bfloat16=PLAIN_TILES)
-"""Its tiles are multiplied by plain arithmetic."""
+"""A CPU whose bfloat16 tiles are multiplied by plain arithmetic instead of tile instructions."""
 SPECS = pytest.mark.parametrize("spec", [
     pytest.param(SPEC, id="plain"),
     pytest.param(replace(SPEC, bfloat16=DOTS_BFLOAT16), id="dots", marks=pytest.mark.skipif(

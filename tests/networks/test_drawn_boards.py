@@ -30,7 +30,7 @@ MACHINES = [
     (1, 32, 16),
     (2, 32, 16),
 ]
-"""Rows, input channels and output channels that a machine multiplies at once."""
+"""The (rows, input channels, output channels) that a machine multiplies in one step."""
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow(seconds=0.1)) for seed in range(1, 6))]
 
 

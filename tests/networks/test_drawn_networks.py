@@ -35,7 +35,7 @@ from tilewright.targets.registry import make_target
 SEEDS = tuple(range(20))
 NIGHTLY = pytest.mark.nightly(seconds=3)
 FAULTY: dict[tuple[int, str], str] = {}
-"""Known defects, by seed and machine."""
+"""Known defects by seed and machine."""
 
 
 def test_a_seed_draws_the_same_network_again() -> None:

@@ -91,7 +91,7 @@ NETS: dict[str, tuple[Callable[[Graph], onnx.ModelProto], int]] = {
     "attention": (attention_net, 5), "strips": (strips_net, 4),
     "gaps": (gaps_net, 3), "pools": (pools_net, 3), "channels_last": (channels_last_net, 2),
 }  # fmt: skip
-"""Networks, and the layers that the accelerator gets of them at least."""
+"""The networks, and the minimum number of layers that each gives to the accelerator."""
 
 
 def layers_of(model: onnx.ModelProto) -> IntegerGraph:

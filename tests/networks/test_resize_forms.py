@@ -23,7 +23,7 @@ from tilewright.targets.cpu.compile import llvm_target, lowering
 from tilewright.targets.cpu.spec import CpuSpec
 
 Form = tuple[Sequence[int], Mapping[str, Any], Sequence[float], Sequence[int]]
-"""The shape of an image, attributes, scales, sizes (scales where they are empty)."""
+"""Image shape, node attributes, scales, and sizes. The sizes are used if the scales are empty."""
 FACTORS = (2.0, 1.5, 0.5, 0.7)
 
 

@@ -327,7 +327,7 @@ DAMAGED = (
     "embedding_lookup_sparse_1", "stablehlo_gather", "stablehlo_scatter", "reduce_window_1",
     "stablehlo_reduce_window", "stablehlo_composite", "rfft2d_magnitude", "dilate",
 )  # fmt: skip
-"""Files whose graphs, windows or indices could lead an operator astray."""
+"""Files whose subgraphs, windows or indices could make a damaged operator access foreign memory."""
 
 
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])

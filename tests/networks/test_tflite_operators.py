@@ -17,7 +17,7 @@ from tflite_files import CASES, EDGES, KEYWORDS, RECORDED, SAMPLES, inputs_of
 from tilewright.networks.tflite.convert import read_tflite
 
 NOT_QUANTISED = ("hashtable_lookup", "bitwise_xor_bytes", "right_shift_bytes")
-"""Cases with results that are bytes, and not quantised numbers."""
+"""Cases whose results are plain bytes, not quantised values."""
 DTYPES = {
     "tensor(int8)": "int8", "tensor(uint8)": "uint8", "tensor(float)": "float32",
     "tensor(bool)": "bool", "tensor(int16)": "int16", "tensor(int32)": "int32",

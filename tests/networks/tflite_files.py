@@ -200,7 +200,7 @@ def _offsets(b: Any, start: Callable[[Any, int], Any], offsets: list[int]) -> An
 
 
 LATER = frozenset(name for name in vars(tflite.BuiltinOptions2) if name[0].isupper())
-"""Tables of options that lie in the second field of an operator."""
+"""Names of the option tables that belong into the second options field of an operator."""
 
 # versions at which the runtime takes int8 tensors
 VERSIONS = {
@@ -350,7 +350,7 @@ def two(
 
 
 Spec = tuple[tuple[int, ...], str] | tuple[tuple[int, ...], str, float, int]
-"""A tensor that is computed: shape, the schema's word for its type, and scale and zero point."""
+"""A computed tensor: shape, the schema's name of the data type, and maybe scale and zero point."""
 
 
 @dataclass(frozen=True)
@@ -1523,8 +1523,8 @@ EDGES: dict[str, Callable[[], bytes]] = {
         "NonMaxSuppressionV4Options",
     ),
 }
-"""Scalars, tensors without elements, negative axes, options that are left out, and fused
-activations of several types."""
+"""Edge cases: scalars, empty tensors, negative axes, omitted options, and fused activations of
+several data types."""
 CASES |= EDGES
 
 

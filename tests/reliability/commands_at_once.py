@@ -18,7 +18,7 @@ from typing import NoReturn
 from tilewright.services.workspace import use_workspace
 
 HANGS = 300
-"""Seconds after which a command says where each of its threads is, and ends."""
+"""Seconds after which a command prints the stack of each of its threads and exits."""
 
 
 def _become(number: int, arguments: list[str]) -> NoReturn:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HANG_SECONDS = 60
-"""For one input."""
+"""Time limit in seconds for reading one input."""
 Draw = Callable[[random.Random], bytes]
 Read = Callable[[bytes], object]
 

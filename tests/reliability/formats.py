@@ -32,7 +32,7 @@ from tests.tune_bare import tune_bare, tune_options
 from tilewright.core.errors import TilewrightError
 
 MORE_BYTES = 4 << 30
-"""Of address space, beyond what the process has once it is warm."""
+"""Bytes of address space that a process may use in addition to what it has after warming up."""
 LAYER = "conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1"
 DATA = Path(__file__).parents[1] / "data"
 

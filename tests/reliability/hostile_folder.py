@@ -16,7 +16,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 ZEN = "Beautiful is better than ugly"
-"""What importing `this` prints: a module that a settings file can name and nothing else imports."""
+"""A line that `import this` prints. A settings file can name this module, and nothing else imports
+it."""
 MODULES = (
     "cli", "conftest", "git", "gunicorn.conf", "mlflow", "numpy", "prefect", "services", "setup",
     "sitecustomize", "targets", "tilewright", "usercustomize", "uvicorn", "xgboost", "yaml",

@@ -24,7 +24,8 @@ RUN: dict[str, Any] = {
     "workload": "dense:n=1,c=64,o=64", "tuner": "random", "trials": 2, "batch": 2,
 }  # fmt: skip
 STRIDE = 2
-"""A kill before a call, or after it: of two neighbours one is enough."""
+"""Kill at every second boundary only, because those after a call and before the next one are
+alike."""
 CHANGES: dict[str, dict[str, Any]] = {
     "fresh": {"fresh": True},
     "another seed": {"seed": 1},

@@ -20,7 +20,8 @@ FRAGMENTS = [
     '"../../etc/passwd"', '"' + "x" * 100_000 + '"', "[]", "{}", "[[]]", "[null]", '{"": {}}',
     "[" * 900 + "]" * 900, "[" * 100_000, '{"a":' * 900 + "1" + "}" * 900, "[1,", '"',
 ]  # fmt: skip
-"""What JSON can hold, or nearly: numbers beyond every type, halves of characters, depth."""
+"""Values that JSON can or almost can hold: out-of-range numbers, unpaired surrogates, deep
+nesting."""
 
 
 def mutant(whole: bytes, rng: random.Random) -> bytes:

@@ -103,7 +103,7 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "tilewright.evaluation.compare.job_runner:_call",
     ),
 }  # fmt: skip
-"""Readers that read nothing from strangers, by the reason."""
+"""Readers that read no untrusted files, by the reason."""
 
 
 def readers() -> set[str]:

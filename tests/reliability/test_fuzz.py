@@ -41,7 +41,7 @@ from tilewright.targets.workload import parse_workload
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "60"))
 HANG_SECONDS = 60
 MORE_MIB = 2048
-"""How much more memory a process may come to use while it reads one format."""
+"""Maximum growth in MiB of a process that reads files of one format."""
 TRIED: Counter[str] = Counter()
 
 fuzzed = settings(

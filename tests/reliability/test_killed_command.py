@@ -35,8 +35,8 @@ from tests.sharing import free_port, prefect_beside
 pytestmark = pytest.mark.nightly(seconds=45)
 
 KILLS = (42, 55, 60, 65)
-"""After how many write boundaries each of the killed commands dies: the first within a record of
-Prefect's, the others in what is left to do; the whole run has about 290."""
+"""Number of write boundaries after which each command is killed. The first kill hits the writing of
+a Prefect record, and the others the rest of the run. A whole run has about 290 boundaries."""
 
 
 def test_a_command_killed_again_and_again_ends_like_one_that_was_not(

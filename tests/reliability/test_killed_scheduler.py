@@ -16,7 +16,7 @@ pytestmark = pytest.mark.nightly(seconds=23)
 SHARED = ("tune", "digits_cnn", "--tuner", "ml2tuner-published", "--trials", "12", "--batch", "4",
         "--seed", "7", "--stop-gain", "0.0005", "--bare", "--out", "out")  # fmt: skip
 EACH = 12
-"""Write boundaries that every killed command passes."""
+"""Number of write boundaries that every killed command passes at least."""
 
 
 @pytest.fixture(scope="module")

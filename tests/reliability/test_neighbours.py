@@ -37,7 +37,7 @@ AS_ANOTHER = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as 
 NOBODY = 65534
 METHODS = ("GET", "POST", "PUT", "DELETE", "OPTIONS")
 OPEN_TO_ALL = ("/health", "/ready")
-"""Routes on which Prefect says that it is up, and nothing else."""
+"""Routes on which Prefect reports only that it is running."""
 
 
 def as_nobody(act: Callable[[], Any]) -> Any:

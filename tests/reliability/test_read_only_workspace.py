@@ -30,7 +30,7 @@ WORKS = [
     ("target", "show", "vta-pynq"),
     ("--version", "--json"),
 ]
-"""In this order: some read what one before them wrote."""
+"""Commands that work, in order: some read the files that an earlier one wrote."""
 REFUSED = [
     (*TUNE, "--out", "elsewhere"),
     ("clean", "--yes"),

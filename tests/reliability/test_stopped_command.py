@@ -40,7 +40,7 @@ from tilewright.services.prefect_server import Login
 pytestmark = pytest.mark.nightly(seconds=20)
 
 STEPS_KIB = range(1000, 40000, 2000)
-"""Sizes of a disk that grows until the run fits; it needs some ten megabytes."""
+"""Sizes in KiB of a disk that grows until the run fits. A run needs some ten megabytes."""
 
 
 @pytest.mark.nightly(seconds=50)

@@ -73,7 +73,7 @@ from tilewright.cli.views import terminal
 terminal.FIRST_WORD = terminal.QUIET = 0.001
 command()
 """
-"""The command, which says all the time what it is doing."""
+"""Program that runs the command with constant progress messages."""
 
 
 def test_a_thread_that_finds_the_reader_gone_says_nothing(
@@ -97,7 +97,8 @@ atexit.register(leave)
 from tilewright.cli import command
 command()
 """
-"""The command, whose reader leaves while the interpreter ends and something is still printed."""
+"""Program that runs the command and closes the reader of its output while the interpreter exits,
+before a last line is printed."""
 
 
 def test_a_reader_may_leave_while_the_interpreter_ends(

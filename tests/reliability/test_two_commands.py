@@ -29,7 +29,8 @@ from tilewright.services.prefect_server import Login
 pytestmark = [pytest.mark.attack, pytest.mark.nightly(seconds=8)]
 
 CONTAINER = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
-"""Where every process has a number that others have elsewhere; the host's name is the same."""
+"""Command line that starts a PID namespace. Its process IDs also exist outside, and the host name
+is the same."""
 
 SLOW_COMMAND = """
 import sys

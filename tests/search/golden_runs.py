@@ -38,7 +38,7 @@ TUNERS = {
     "default": 40, "default-blind": 40, "baco": 40, "ml2tuner": 16,
 }  # fmt: skip
 LINEAR_ALGEBRA = ("default", "default-blind", "baco", "ml2tuner")
-"""Tuners whose numbers depend in the last bit on the processor that BLAS was built for."""
+"""Tuners whose results depend, in the last bit, on the CPU kernels that BLAS selects."""
 
 
 def processor() -> str:

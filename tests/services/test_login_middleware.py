@@ -47,7 +47,7 @@ PREFECT_ROUTES = (
     "/api/version", "/api/admin/version", "/api/admin/settings", "/api/flow_runs/filter",
     "/api/csrf-token", "/api/nothing",
 )  # fmt: skip
-"""Routes of Prefect's API. The pages themselves contain no data and are open."""
+"""Routes of Prefect's API. The pages themselves contain no data and need no login."""
 MLFLOW_ROUTES = (
     "/", "/health", "/version", "/server-info", "/static-files/index.html", "/graphql",
     "/api/2.0/mlflow/experiments/search", "/ajax-api/2.0/mlflow/experiments/search",

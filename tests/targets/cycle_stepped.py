@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 Registers = NDArray[np.int64]
 uncounted = nb.njit(cache=True, _nrt=False)
-"""Counts no references to arrays: a cycle is dozens of calls that hand all registers on."""
+"""Numba decorator without reference counting, because each cycle passes all registers to dozens of
+functions."""
 
 FETCH, UOP_PORT, INP_PORT, WGT_PORT, ACC_PORT = range(5)
 IDLE, SYNC, EXE = range(3)
@@ -36,15 +37,15 @@ TOTAL, RD_BEATS, RD_BURSTS, WR_BEATS, WR_BURSTS, OVERFLOW = range(6)
     FETCH_COMMANDS_DONE, PAUSE, PIPE_COUNT, MOVING, FETCH_REGISTERS,
 ) = range(14)  # fmt: skip
 COMMAND, READ, DRAIN, DONE = range(4)
-"""States of the fetch unit; a wide one reads without a command state."""
+"""States of the fetch unit. With a wide bus, it reads without the state COMMAND."""
 # of the memory: who gets the beat of this cycle, and of the two before
 (
     TAGS, FIFO_HEAD, FIFO_COUNT, LATENCY, SERVED, SERVING, DATA_AT, WRITE_AT, MEMORY_REGISTERS,
 ) = range(9)  # fmt: skip
 FIFO = 512
 MOVED, FINISHED, STARTED_LOAD, STARTED_COMPUTE, SIGNALS = range(5)
-"""Of this cycle: whether any register changed; the cycle of FINISH, or -1; the read ports that the
-load and the compute module start, or -1."""
+"""Signals of the current cycle: whether any register changed, the cycle of FINISH or -1, and the
+read ports that the load and compute modules start, or -1."""
 
 
 class Ports(NamedTuple):

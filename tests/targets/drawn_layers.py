@@ -54,9 +54,11 @@ SQUARE = [
         }
     ),
 ]  # fmt: skip
-"""Machines whose blocks are square: the others bring no pixel to the accumulators as it is."""
+"""Machines with square blocks. Only these can move a pixel unchanged through the GEMM core into the
+accumulators."""
 SCANT = VtaSpec.from_mapping({"LOG_BLOCK": 5, "LOG_WGT_BUFF_SIZE": 14, "LOG_ACC_BUFF_SIZE": 16})
-"""Sixteen weight elements of 128 beats each: weights of most layers pass through as a stream."""
+"""A machine with only sixteen weight elements of 128 beats each, so that most layers stream their
+weights."""
 RESIDUAL_SPECS = [
     PYNQ,
     VtaSpec.load("small"),

@@ -19,7 +19,7 @@ from tilewright.targets.workload import Workload, parse_workload
 CONVOLUTION = parse_workload("conv2d:n=1,c=64,h=14,w=14,o=64,k=3,s=1,p=1")
 DENSE = parse_workload("dense:n=1,c=512,o=256")
 PROGRAMS = 200
-"""That are looked at."""
+"""Number of random programs that are checked."""
 
 
 @pytest.mark.parametrize("layer", [CONVOLUTION, DENSE], ids=str)

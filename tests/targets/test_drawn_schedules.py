@@ -15,7 +15,7 @@ from tilewright.targets.vta.target import VtaTarget
 
 SEEDS = st.integers(0, 2**32 - 1)
 SLOW = {"averaged": 1.5, "leaky": 1.5, "shortcut": 1.5, "pooled": 2}
-"""Seconds on an idle machine."""
+"""Seconds that the tests of some kinds of layers take on an idle machine."""
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ LAYERS = [
     "conv2d:n=3,c=40,h=5,w=5,o=40,k=3,g=40",
 ]
 OF_THE_STOCK_RUNTIME = {"instruction_after_finish", "leftover_tokens"}
-"""What `lint` says of every program of the template."""
+"""Lint findings that every program of the template has."""
 SPACES: dict[SpaceName, str] = {
     "template": f"bias, >> 7, {CLIPS}",
     "extended": f"bias, >> 7, {CLIPS}",

@@ -24,7 +24,7 @@ LOWERED = {
     "pool": ("extended", "max_pool:n=1,c=64,h=28,w=28,k=3,s=2,p=1"),
     "pooled": ("extended", "conv2d:n=1,c=16,h=32,w=32,o=32,k=3,s=1,p=1,mk=2,ms=2"),
 }
-"""The space, the workload and its epilogue."""
+"""The space, the workload and its epilogue of each case."""
 
 COMPARED = """
 import os, sys

@@ -76,7 +76,7 @@ IDS = {
     "dense:n=4,c=512,o=1000,dtype=float32": "0b269164e5a4",
     "max_pool:n=1,c=64,h=112,w=112,k=3,s=2,p=1": "e4bce2506ea0",
 }
-"""As files on disk have them."""
+"""Workload IDs as they are stored in existing files."""
 
 
 @pytest.mark.parametrize(("text", "known"), IDS.items())

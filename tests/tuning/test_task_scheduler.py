@@ -38,7 +38,7 @@ RUN = {"model": "digits_cnn", "tuner": "random", "trials": 16, "batch": 4, "seed
 COMMAND = ("tune", "digits_cnn", "--tuner", "random", "--trials", "16", "--batch", "4", "--seed",
            "7", "--out", "out", "--stop-gain", "0.001")  # fmt: skip
 SECONDS = 120.0
-"""How long workloads that are to be at work together wait for each other."""
+"""Maximum time in seconds that concurrent workloads of a test wait for each other."""
 
 
 def asking(found: Rounds, count: int = 1, macs: int = 1) -> TaskState:

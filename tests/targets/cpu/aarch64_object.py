@@ -15,7 +15,8 @@ ABS64, ABS32, PREL32 = 257, 258, 261
 ADR_PREL_PG_HI21, ADD_ABS_LO12, JUMP26, CALL26 = 275, 277, 282, 283
 ADR_GOT_PAGE, LD64_GOT_LO12 = 311, 312
 LOW_BITS = {ADD_ABS_LO12: 0, 278: 0, 284: 1, 285: 2, 286: 3, 299: 4, LD64_GOT_LO12: 3}
-"""Relocations of the lowest twelve bits of an address, which count so many powers of two."""
+"""Relocations of the lowest twelve bits of an address, with log2 of the unit in which they
+count."""
 ALIGNMENT = 64
 
 

@@ -9,7 +9,7 @@ from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.sample_tensors import SampleTensors
 
 TOLERANCE = 1e-4
-"""On the scale of the largest number: sums of float32 in another order."""
+"""Allowed error relative to the largest value: float32 sums are added in another order."""
 
 
 def called(function: Any, tensors: SampleTensors, values: KnobValues) -> float:

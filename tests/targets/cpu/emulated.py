@@ -30,8 +30,9 @@ STUBS, CODE, DATA, STACK_BYTES = 1 << 16, 1 << 20, 1 << 32, 1 << 20
 SECONDS = 60
 RETURN, NOTHING = 0xD65F03C0, 0xD503201F
 LAUNCH = (0xAA0003E3, 0xAA0103E2, 0x58000081, 0x2A1F03E0, 0xD61F0060, NOTHING)
-"""mov x3, x0; mov x2, x1; ldr x1, environment; mov w0, wzr; br x3: calls the only task, number 0,
-with the environment that is behind it and what the task takes."""
+"""Machine code of TVM's function that launches parallel tasks: mov x3, x0; mov x2, x1; ldr x1,
+environment; mov w0, wzr; br x3. It calls task 0, the only one, with its data and the environment,
+whose address follows the code."""
 DL_TENSOR, CPU_DEVICE = 7, 1
 CODES = {"i": 0, "u": 1, "f": 2}
 

@@ -29,7 +29,7 @@ from tilewright.targets.cpu.spec import AMX, DOTS_BFLOAT16, CpuSpec, this_machin
 from tilewright.targets.workload import Workload, parse_workload
 
 SPEC = replace(this_machine(), lanes=16)
-"""Its tiles are multiplied in float32: the loops around them are those of AMX."""
+"""A CPU whose tiles are multiplied in float32, in the same loops as with AMX."""
 BY_DOTS = replace(SPEC, bfloat16=DOTS_BFLOAT16)
 UNITS = pytest.mark.parametrize("spec", [
     pytest.param(SPEC, id="plain"),

@@ -35,7 +35,7 @@ HAS = pytest.mark.skipif(
 )
 EPYC = CpuSpec(2, 16, "znver4", "an EPYC", "avx512vnni", "bf16", DOTS_BFLOAT16)
 APART = 5
-"""Words that no row has, between one row of data and the next."""
+"""Number of unused words between two rows of data."""
 ONLY_DOTS = "fma f16c avx2 avx512f avx512cd avx512bw avx512dq avx512vl avx512_vnni avx512_bf16"
 Numbers = NDArray[Any]
 

@@ -32,7 +32,7 @@ from tilewright.targets.workload import Workload, parse_workload
 
 KERNEL = Convolution()
 TOLERANCE = 1e-4
-"""Of the largest right number."""
+"""Allowed error relative to the largest correct value."""
 EPILOGUES = ("", "bias, relu", "residual 0", "bias, residual 0, relu, min 6", "max -1, bias")
 LAYERS = (
     "conv2d:n=1,c=3,h=224,w=224,o=64,k=7,s=2,p=3",

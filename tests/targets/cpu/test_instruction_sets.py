@@ -20,7 +20,7 @@ XEON = CpuSpec(2, 16, "sapphirerapids", "a Xeon", "avx512vnni", "bf16", AMX)
 ROCKETLAKE = frozenset(("fma", "f16c", "avx2", *(f"avx512{item}" for item in (
     "f", "cd", "bw", "dq", "vl", "vnni",
 ))))  # fmt: skip
-"""What LLVM takes for known of a processor that says it were one."""
+"""CPU features that LLVM assumes for a processor that identifies itself as a Rocket Lake."""
 
 
 def told(flags: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:

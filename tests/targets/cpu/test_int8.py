@@ -43,7 +43,8 @@ SPECS = [
 SPECS += [bare for spec in SPECS if spec.dots and computes_int8(bare := replace(spec, dots=""))]
 """Vectors of each width, with each instruction for dot products that this processor has."""
 RULED = [spec for spec in SPECS if spec.dots or spec.lanes == 8]
-"""Pairs in other vectors than AVX2's are of no processor that the rule was measured on."""
+"""CPUs for which the schedule rule was measured. Without dot products, these are only those with
+AVX2 vectors."""
 REQUANTISE = ">> 8, min 127, max -128"
 EPILOGUES = (
     f"bias, {REQUANTISE}",

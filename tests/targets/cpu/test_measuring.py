@@ -32,7 +32,7 @@ INT8 = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=16,k=3,p=1", "bias, >> 8, min 1
 QUICK = Timing(cap=0.1, patience=0.4, warm_up=0.01, hang=5.0)
 SHARED = CpuTarget(CpuSpec.parse(""), QUICK)
 LOAD = len(os.sched_getaffinity(0))
-"""Processes that keep every core busy."""
+"""Number of background processes that keep every core busy."""
 ALONE = (pytest.mark.nightly(seconds=3), pytest.mark.alone)
 BODIES = {
     "crash": "*(volatile int *)0 = 1; return 0;",
@@ -57,7 +57,7 @@ def broken(tmp_path: Path) -> Callable[[str], np.ndarray]:
 
 
 MOST = 5
-"""Configs that a test takes."""
+"""Maximum number of configs that one test uses."""
 
 
 @cache
