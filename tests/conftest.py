@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Place
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-    # Started with `&` by a script, the suite would hand on to commands that they ignore Ctrl-C.
+    # A suite that a script starts with `&` ignores Ctrl-C, and its commands would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("untimed", deadline=None)
@@ -52,7 +52,7 @@ several test workers share few cores, a training of half a second then takes min
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Where workspaces claim ports: those of the user keep theirs.
+    # Workspaces reserve their ports here. The ports of the user's own workspaces stay reserved.
     os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="tilewright-state-")
     for name, value in QUIET_POOLS.items():  # the libraries read this when they are loaded
         os.environ.setdefault(name, value)
@@ -116,7 +116,7 @@ def guest(tmp_path: Path, prefect_server: Login) -> Place:
 
 
 def _place(folder: Path, login: Login | None = None) -> Place:
-    from tests.cli.conftest import Place  # when a test wants one, not in every process
+    from tests.cli.conftest import Place  # imported late, because few processes need it
 
     return Place(folder, login)
 

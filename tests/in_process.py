@@ -48,7 +48,7 @@ def _started_in(folder: Path, environment: Mapping[str, str]) -> Iterator[None]:
     variables, present = dict(os.environ), Path.cwd()
     given = {**environment, **WIDTH}  # may be a view of `os.environ`, which is cleared below
     with pytest.MonkeyPatch.context() as patch:
-        # What a command notes once, as it is the only one of its process.
+        # State that a command sets only once per process.
         patch.setattr(_Started, "folder", None)
         patch.setattr(_Started, "typed", {})
         patch.setattr(sys, "argv", sys.argv)

@@ -109,7 +109,7 @@ def keep_mlflow() -> None:
     Kept("mlflow", loggers, anew)
 
 
-# -- what imports change beside modules --------------------------------------------------------
+# -- state that imports change, apart from modules ---------------------------------------------
 
 
 @contextmanager

@@ -103,4 +103,4 @@ def _held(path: Path, how: int) -> Iterator[None]:
         try:
             yield
         finally:
-            fcntl.flock(file, fcntl.LOCK_UN)  # a forked child may hold the file for longer
+            fcntl.flock(file, fcntl.LOCK_UN)  # a forked child may keep the file open

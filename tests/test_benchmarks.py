@@ -135,7 +135,7 @@ def test_an_interval_widens_with_what_groups_differ_by() -> None:
     groups = rng.normal(scale=1.0, size=(30, 1))
     runs = groups + rng.normal(scale=0.1, size=(30, 20))
     result = hierarchical(lambda a: a.mean(axis=(-2, -1)), runs)
-    # The standard error over groups is 1/√30; over the 600 runs as if they were alike it is 1/√600.
+    # The standard error is 1/√30 over groups, and would be 1/√600 over 600 independent runs.
     assert (result.high - result.low) / 2 == pytest.approx(1.96 / np.sqrt(30), rel=0.3)
 
 
@@ -190,7 +190,7 @@ def test_controls_know_the_formula_or_nothing(tmp_path: Path) -> None:
     result = controls(argparse.Namespace(folder=tmp_path, dataset=SLICE))
     table = read_table(SLICE)
     known = ~np.isnan(select_columns(table.features, (REFERENCE,))[:, 0]) & table.valid
-    table = table.rows(known)  # of the machines that the formula is of
+    table = table.rows(known)  # only machines to which the formula applies
     accuracy = {
         name: score(table, load_model(path).predict(table.features).log_latency).pairwise_accuracy
         for name, path in result.items()
@@ -243,7 +243,7 @@ def test_a_goal_is_one_of_all_seeds_and_intervals_are_over_pairs_too() -> None:
     warm = [run("a", k, "warm", 10, 12.0) for k in range(3)]
     warm += [run("b", k, "warm", 30, 6.0) for k in range(3)]
     text = summary([*boards, *warm])
-    # Runs of a pair are alike: all that varies is which pairs are drawn.
+    # The runs of a pair are equal, so the only variation is which pairs are drawn.
     assert "warm                   20.0% (10.0%-30.0%) of the trials" in text
     assert "3 of 6 came there" in text
 
@@ -256,7 +256,7 @@ def test_controls_of_layers_have_the_warm_starts_goal_and_count_all_trials_short
     rows = [row(layer, "board", 64, 10.0) for layer in ("x", "y")]
     rows += [row(layer, tuner, 8, 9.0) for layer in ("x", "y") for tuner in COMPARED[2:]]
     rows += [row("x", WARM, 4, 10.0), row("y", WARM, 8, 9.0)]
-    rows += [row("x", FORMULA, 40, 11.0), row("y", FORMULA, 8, 9.0)]  # never came there on x
+    rows += [row("x", FORMULA, 40, 11.0), row("y", FORMULA, 8, 9.0)]  # never reached the goal on x
     rows.append(row("x", WARM, 64, 11.0) | {"seed": 1})  # a seed that was stopped
     sampled, warm, formula = layers_summary(rows).splitlines()[:3]
     assert sampled == "2 pairs of layer and machine, 1 seeds"
@@ -291,7 +291,7 @@ def test_the_cost_of_the_goal_adds_compiles_at_their_price() -> None:
 def test_a_network_reaches_its_goal_with_equal_trials_of_all_layers() -> None:
     cycles, rounds = [[10, 5, -1, 3], [7, 7, 2, 2]], [[0, 0, 1, 1], [0, 0, 1, 2]]
     assert network_trials(cycles, rounds, [3, 2], [1, 1]) == 8
-    # The first layer's two trials suffice where it hardly counts; a begun round does not.
+    # If the first layer hardly matters, its two trials suffice. A partial round does not count.
     assert network_trials(cycles, rounds, [3, 2], [1, 1000]) == 2 + 3
     assert network_trials(cycles, rounds, [1, 1], [1, 1]) is None
 

@@ -29,7 +29,7 @@ from tests.documents import ROOT
 
 CLAIMS = (ROOT / "docs" / "evidence" / "claims.md").read_text()
 NUMBER = re.compile(r"(?<![\w.,])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
-"""Pattern of a number, except inside a word such as ResNet-18 or int8, and except dates."""
+"""Pattern of a number that is not part of a word such as int8."""
 DATED = re.compile(r"\d{4}-\d\d-\d\d|\b0\.2\.0\b")
 
 

@@ -113,7 +113,7 @@ def _title(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-# -- which are run -----------------------------------------------------------------------------
+# -- which blocks are run ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("page", pages(), ids=_title)
@@ -171,7 +171,7 @@ def _check_options(words: list[str]) -> None:
     assert given <= known, given - known
 
 
-# -- running them ------------------------------------------------------------------------------
+# -- running the blocks ------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ CHOSEN = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def failures(module: ModuleType) -> int:
-    return doctest.testmod(module, optionflags=CHOSEN).failed  # what differs is printed
+    return doctest.testmod(module, optionflags=CHOSEN).failed  # doctest prints the differences
 
 
 @pytest.mark.parametrize("room", ROOMS)

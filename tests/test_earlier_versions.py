@@ -84,7 +84,7 @@ def refused(read_it: Callable[[], object]) -> str:
     return str(error.value)
 
 
-# -- what is there is read -----------------------------------------------------------------------
+# -- reading files of earlier releases -----------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=RELEASES)
@@ -116,7 +116,7 @@ def test_a_tuning_run_is_read_with_all_its_figures(folder: Path) -> None:
     assert [str(workload) for workload in explained.workloads] == list(LAYERS)
     assert (
         export_schedules(folder / "tuned", "autotvm", 1.0).schedules == 1
-    )  # stock TVM builds no other
+    )  # the only form that stock TVM can build
 
 
 def test_a_run_of_0_1_is_compared_with_one_of_0_2(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_an_artifact_of_0_1_is_refused_with_what_makes_it_anew(tmp_path: Path) -
     assert place.run("verify", "artifact").returncode == 0
 
 
-# -- what is to come is refused ------------------------------------------------------------------
+# -- refusing files of later releases ------------------------------------------------------------
 
 
 @dataclass(frozen=True)

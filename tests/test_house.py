@@ -57,7 +57,7 @@ def test_the_development_lock_contains_the_other() -> None:
 
 
 def test_no_file_depends_on_where_it_was_written() -> None:
-    # Spelled apart, so that this file does not find itself.
+    # Split into parts, so that the test does not match its own source.
     banned = re.compile("|".join(["\\.\\./" + "shared", "/" + "work/", "/root/" + "\\."]))
     offenders = []
     for path in committed_files():

@@ -40,7 +40,7 @@ def test_prefect_and_mlflow_are_found_as_an_import_leaves_them(
     forked = warm.run([], place.folder, environment, 60, module=PROGRAM)
     assert forked.returncode == 0, forked.stderr
     document, imported = json.loads(forked.stdout), json.loads(alone.stdout)
-    # the first has more modules, with loggers and filters of their own
+    # the fork has more modules, which add loggers and filters
     assert set(imported.pop("warnings")) <= set(document.pop("warnings"))
     theirs, ours = imported.pop("loggers"), document.pop("loggers")
     for name, (filters, *others) in theirs.items():

@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 TILEWRIGHT = Path(sys.executable).with_name("tilewright")
 
 LIBRARIES = (
-    "tilewright.targets",  # first: it says where compiled kernels lie, and numba asks for that once
+    "tilewright.targets",  # first: sets numba's cache folder, which numba reads once
     "numba", "pandas", "pyarrow.parquet", "scipy.stats", "scipy.optimize", "sklearn.preprocessing",
     "matplotlib.figure", "matplotlib.pyplot", "matplotlib.backends.backend_agg",
     "tvm", "tvm.relax", "tvm.relax.frontend.onnx", "onnx", "onnxruntime", "xgboost", "lightgbm",
@@ -173,7 +173,7 @@ def _command(
     script.__file__ = str(TILEWRIGHT)
     sys.modules["__main__"] = script
     sys.argv = [str(TILEWRIGHT), *arguments]
-    sys.path[:1] = [str(TILEWRIGHT.parent), str(ROOT)]  # these sources, whichever are installed
+    sys.path[:1] = [str(TILEWRIGHT.parent), str(ROOT)]  # this checkout, not the installed package
     if module:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     elif program:

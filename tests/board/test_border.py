@@ -224,7 +224,7 @@ def test_a_float_input_that_is_quantised_twice(tmp_path: Path, sanitized: Path) 
     sums = np.einsum("oc,nchw->nohw", weight, u.astype(np.int64)) + (coarse << 3)
     sums += steps[1].bias[None, :, None, None]  # type: ignore[index]
     v = np.clip(sums >> 8, 0, 127).astype(np.int8)
-    # The host may count an output in other steps than layers do: its own scale is what counts.
+    # An output may have another scale on the host than in the layers. The host's scale is used.
     early, y = real(u, scale(0.25, 4)), real(v, scale(0.7))
     both = Both.of(graph, tmp_path, sanitized)
     assert both.c(image) == early.tobytes() + y.tobytes()

@@ -109,7 +109,7 @@ def test_a_model_keeps_its_inputs_and_outputs(tmp_path: Path, plain: Path) -> No
     session = onnxruntime.InferenceSession(str(source), providers=["CPUExecutionProvider"])
     far, near, deep = (np.asarray(item) for item in session.run(["far", "near", "deep"], inputs))
     assert len(np.unique(near)) > 50
-    # Requantisation may be a step off where a sum lies next to a half.
+    # Requantisation may be off by one step if a sum is next to a tie.
     assert np.abs(python["near"].astype(int) - near.astype(int)).max() <= 1
     assert np.abs(python["far"] - far).max() <= 0.611
     assert np.abs(python["deep"] - deep).mean() <= 0.1

@@ -224,7 +224,7 @@ def test_a_transfer_of_no_rows_is_refused(
     assert (code, "moves columns of no rows" in message) == (3, True)
     with pytest.raises(BoardError, match=rf"instruction \[{at}\] moves columns of no rows"):
         read_image(mutant, PYNQ)
-    insns[at, 1] = 0  # a transfer of nothing passes tokens
+    insns[at, 1] = 0  # an empty transfer only passes tokens
     assert opener.open(with_data(files, INSTRUCTIONS, insns.tobytes()))[0] == 0
 
 
@@ -270,7 +270,7 @@ def test_names_inside_one_another_are_refused_at_once(opener: Opener, wide: Boar
     assert opener.open(files) == (0, "")
     assert accepted(files)
     for place in (
-        lambda number: (number, size - number),  # ends of one text
+        lambda number: (number, size - number),  # each name is a suffix of the text
         lambda number: (0, size),
         lambda number: (1025 * number, 1024 if number else 0),
         lambda number: (0xFFFFFFFF, 0xFFFFFFFF),
@@ -393,7 +393,7 @@ def test_whatever_a_name_is_a_message_is_text(opener: Opener, program: BoardProg
             text = "".join(map(chr, rng.integers(1, 0xD800, size // 2).tolist())).encode()
             for why in (noise, text, b"a" * int(rng.integers(300, 350)) + text):
                 mutant = {**files, NETWORK: with_reason(files[NETWORK], why)}
-                message = opener.open(mutant)[1]  # decoded strictly
+                message = opener.open(mutant)[1]  # must be valid UTF-8
                 assert not [c for c in message if unicodedata.category(c) in ("Cc", "Zl", "Zp")]
                 assert not set(message) & set("\u202a\u202b\u202d\u202e\u2066\u2067\u2068")
 

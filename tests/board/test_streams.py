@@ -90,7 +90,7 @@ def test_a_network_computes_what_its_layers_do(name: str, seed: int) -> None:
     for output in example.graph.outputs:
         got = tensors[output].reshape(expected[output].shape)
         assert np.array_equal(got, expected[output])
-    # Nothing is left in memory that the next inference would trip over.
+    # A second inference checks that the first one left nothing harmful in memory.
     tensors, expected = outcome(example, program, seed + 100)
     for output in example.graph.outputs:
         assert np.array_equal(tensors[output].reshape(expected[output].shape), expected[output])
@@ -125,7 +125,7 @@ def test_a_barrier_that_does_not_wait_is_found(name: str) -> None:
         result = barriers(insns)
         assert len(result) == len(example.graph.layers) - 1
         for at in result:
-            # Compute gives the token, and only then waits for the store.
+            # Change the order: push the token first, and wait for the store only afterwards.
             broken = insns.copy()
             broken[at, 0] &= ~np.uint64(PUSH_PREV)
             broken = np.insert(broken, at, no_op(MODULE_COMPUTE, PUSH_PREV)[0], axis=0)
@@ -180,7 +180,7 @@ def test_programs_of_the_stock_template_are_linked_as_well() -> None:
 
 def test_weights_beyond_a_buffer_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
     example = small_cnn()
-    monkeypatch.setattr(memory, "MAX_BUFFER_BYTES", 4864)  # 19 elements of weights
+    monkeypatch.setattr(memory, "MAX_BUFFER_BYTES", 4864)  # room for 19 weight elements
     for seed in SEEDS:
         program = opened(example, example.random_picks(seed))
         constants = [b for b in program.program.buffers if b.kind == "constants"]
@@ -228,7 +228,7 @@ def test_a_changed_instruction_shows_in_its_layer() -> None:
     insns = program.program.insns.copy()
     shifts = (insns[:, 0] & np.uint64(7) == 4) & (insns[:, 1] >> np.uint64(44) & np.uint64(7) == 3)
     inside = [n for n in np.flatnonzero(shifts).tolist() if first <= n < first + count]
-    insns[inside[0], 1] ^= np.uint64(1 << 48)  # the lowest bit of the amount
+    insns[inside[0], 1] ^= np.uint64(1 << 48)  # the lowest bit of the shift amount
     object.__setattr__(program.program, "insns", insns)
     wrong = [check.wrong for check in program.verify()]
     assert wrong[1] > 0
@@ -251,7 +251,7 @@ def test_outputs_lie_in_place_where_that_is_legal() -> None:
     for seed in range(8):
         made = build(example.graph, example.random_picks(seed), example.spec)
         at = {row["name"]: row["offset"] for row in made.memory["tensors"]}  # type: ignore[index,union-attr,call-overload]
-        # Rows of a 3×3 layer are read again by the next tile, unless one tile is all.
+        # The next tile of a 3×3 layer reads some rows again, unless there is only one tile.
         kept.add((at["a"] == at["x"], at["b"] == at["a"], at["y"] == at["b"]))
         program = VtaProgram.open(made.files, made.layers, example.spec)
         tensors, expected = outcome(example, program, seed)

@@ -29,7 +29,7 @@ from tests.warm import Started
 
 CHROMIUM = "/usr/bin/chromium"
 PICTURES = Path(__file__).parents[2] / "docs" / "images" / "pages"
-LIMIT_MILLISECONDS = 120_000  # for one step of a page; a busy machine needs most of 30 seconds
+LIMIT_MILLISECONDS = 120_000  # per step; a busy machine takes up to 30 s
 RUN_SECONDS = 900
 LONG = ("--trials", "256", "--batch", "4")
 """Options of a run that takes more than a minute: 256 rounds with five Prefect tasks each. Such
@@ -184,7 +184,7 @@ def picture(request: pytest.FixtureRequest, page: Page, tmp_path: Path) -> Calla
 
     def take(name: str) -> None:
         page.mouse.move(0, 0)
-        page.wait_for_timeout(400)  # for what slides and fades
+        page.wait_for_timeout(400)  # wait for animations to end
         folder.mkdir(parents=True, exist_ok=True)
         shown = Image.open(BytesIO(page.screenshot())).convert("RGB")
         assert len(shown.getcolors(1 << 24) or ()) > 16, "an empty page"

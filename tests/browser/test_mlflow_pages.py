@@ -36,7 +36,7 @@ def test_the_usual_page_of_runs_leads_to_the_table_with_the_gain(site: Site, pag
     runs = f"{site.address('MLflow')}/#/experiments/1/runs?{KIND}"
     page.goto(runs)
     _without_assistant(page)
-    # MLflow opens the links of a description in a tab of their own.
+    # MLflow opens links in a description in a new tab.
     with page.expect_popup() as opened:
         page.get_by_role("link", name="Runs with distance from the bound").click()
     opened.value.set_viewport_size({"width": 1440, "height": 800})
@@ -58,7 +58,7 @@ def test_two_runs_compared(site: Site, page: Page, picture: Picture) -> None:
     _without_assistant(page)
     expect(page.get_by_text("Comparing 2 Runs from 1 Experiment")).to_be_visible()
     expect(page.get_by_text("Parallel Coordinates Plot")).to_be_visible()
-    # What differs is chosen, and the gain to tell it by.
+    # The differing parameters are preselected, and the gain as the metric.
     for axis in "batch", "trials", "tuner", "gain":
         expect(page.locator("svg text").get_by_text(axis, exact=True).first).to_be_visible()
     picture("mlflow-compare")
@@ -87,7 +87,7 @@ def test_a_registered_model_is_shown(site: Site, page: Page, picture: Picture) -
 def _without_assistant(page: Page) -> None:
     """Close MLflow's chat panel and pop-up news, which cover the page."""
     close = page.locator("[data-component-id='mlflow.assistant.chat_panel.close']")
-    news = page.get_by_role("dialog")  # about the pages themselves, whenever it likes
+    news = page.get_by_role("dialog")  # news about MLflow, which may pop up at any time
     page.add_locator_handler(news, lambda: _closed(news), no_wait_after=True)
     close.click()
 

@@ -47,8 +47,8 @@ CUT = """() => {
   if (wide > 0) found.push(`the page is ${wide} pixels too wide`);
   return found;
 }"""
-"""JavaScript that returns the elements of plots that lie outside their plot or overlap, and whether
-the page scrolls sideways."""
+"""JavaScript that returns a list of layout errors: texts outside their plot or on top of each
+other, missing images, formulas as labels, and a page that is too wide."""
 SCROLLING = """() => [...document.querySelectorAll(".scroll")]
   .filter(each => each.scrollWidth > each.clientWidth + 1).map(each => each.innerText)"""
 """JavaScript that returns the text of all tables that are too wide for the page."""
@@ -87,7 +87,7 @@ def test_nothing_is_cut_and_nothing_lies_on_something_else(
     errors: list[str] = []
     window.on("pageerror", lambda error: errors.append(str(error)))
     window.goto((folder / name).as_uri())
-    window.screenshot(path=tmp_path / "page.png", full_page=True)  # to be looked at
+    window.screenshot(path=tmp_path / "page.png", full_page=True)  # for inspection by a person
     assert window.evaluate(CUT) == []
     assert errors == []
     if (window.viewport_size or {})["width"] == WIDE:

@@ -17,8 +17,8 @@ SETTLE_MILLISECONDS = 1000
 """Time in ms that a page gets for further requests to the server after its first picture."""
 TABS = ".p-tabs__tab, .p-tabs li, [role=tab]"
 EXPECTED = re.compile(
-    r"amplitude\.com"  # the second interface asks it whatever the settings say, and is refused
-    r"|/favicon\.ico|/\w+\.svg\)"  # icons of a tab, which Prefect does not have
+    r"amplitude\.com"  # requested whatever the settings say, and blocked
+    r"|/favicon\.ico|/\w+\.svg\)"  # favicons that Prefect lacks
 )
 
 

@@ -32,7 +32,7 @@ def start(site: Site, page: Page) -> Page:
     wrong: list[str] = []
 
     def hear(message: ConsoleMessage) -> None:
-        # the page before, Prefect's, may still be asking for something
+        # requests of Prefect's page, which was open before, may still be running
         if message.type == "error" and message.location["url"].startswith(site.address("Runs")):
             wrong.append(message.text)
 

@@ -60,7 +60,7 @@ def client(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     mlflow.set_tracking_uri(uri)
     yield MlflowClient(uri)
-    mlflow.set_tracking_uri(before)  # writes the variable, too: it goes with the patch
+    mlflow.set_tracking_uri(before)  # also sets the variable, which the patch restores
 
 
 def test_a_comparison_is_a_run_with_a_run_per_tuner_and_seed_below_it(
@@ -146,7 +146,7 @@ def test_the_champions_load_from_the_registry_without_any_pickle(logged: Logged,
     for path in (p for p in files if "artifacts" in p.parts):
         text = path.read_bytes()
         assert b"cloudpickle" not in text, path
-        assert not text.startswith(b"\x80\x04"), path  # a pickle of protocol 4
+        assert not text.startswith(b"\x80\x04"), path  # the header of a pickle
         assert not text.startswith(b"\x80\x05"), path
 
 

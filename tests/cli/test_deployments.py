@@ -162,7 +162,7 @@ def test_what_contradicts_itself_ends_a_run_with_a_sentence() -> None:
 
     ended = flat(TuningOptions)(lambda options: options.subject)
     assert ended(model="digits_cnn") == "digits_cnn"
-    # A network that is left at its default gives way to a workload.
+    # A workload overrides the network if the form has its default network.
     assert ended(workload="dense:n=1,c=16,o=16") == "dense:n=1,c=16,o=16"
     state = ended(model="digits_cnn", workload="dense:n=1,c=16,o=16")
     assert state.is_failed()

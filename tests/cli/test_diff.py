@@ -121,7 +121,7 @@ def test_a_run_may_be_named_by_its_id_in_mlflow(tuned: Tuned, tmp_path: Path) ->
     assert "has no summary.json" in unknown.stderr
 
 
-# -- what the files say is what is judged ----------------------------------------------------------
+# -- comparing edited files ------------------------------------------------------------------------
 
 
 def edited(folder: Path, place: Path, change: Callable[[Any], object], name: str) -> Path:

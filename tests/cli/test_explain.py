@@ -45,7 +45,7 @@ def test_every_workload_and_model_is_explained(explained: list[Explained], tuned
 
 
 def test_influences_are_shares_of_named_features(explained: list[Explained]) -> None:
-    # Everything is valid in this space: V has learned a constant.
+    # Every config is valid in this space, so Model V is a constant.
     assert {row.share for row in rank_features(explained, "V")} == {0.0}
     for role in "PA":
         rows = rank_features(explained, role)
@@ -147,7 +147,7 @@ def test_predictions_are_of_configs_never_tried_and_agree_with_the_simulator(
             for role in judged.pairs.keys() & {"P", "A"}:
                 assert set(judged.pairs[role][1].tolist()) <= simulated
         assert explanation.unseen.pairs["V"].shape[1] == min(96, space.size - explanation.trials)
-        # The models of the run are better than guessing one number for all.
+        # The models of the run are better than a constant prediction.
         predicted, truth = explanation.unseen.pairs["P"]
         assert rmse(np.stack([predicted, truth])) < 1.2 * truth.std()
         assert rank_correlation(predicted, truth) > 0.2
@@ -248,7 +248,7 @@ def test_a_tuner_with_nothing_to_look_at_is_named(
 ) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(tuned.out, folder)
-    _edit(folder, "tuner", tuner)  # the same trials, by a tuner that has no use for them
+    _edit(folder, "tuner", tuner)  # a tuner that learns nothing from its trials
     _edit(folder, "tuner_options", options)
     result = CliRunner().invoke(app, ["explain", str(folder)])
     assert isinstance(result.exception, TilewrightError), result.output

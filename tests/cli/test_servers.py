@@ -31,7 +31,7 @@ from tilewright.services.server_process import LOOPBACK, is_answering
 pytestmark = pytest.mark.nightly(seconds=30)
 
 ROOT = Path(__file__).parents[2]
-LIMIT_SECONDS = 900  # a machine that compiles and serves others meanwhile is slow
+LIMIT_SECONDS = 900  # generous: the machine may be busy compiling
 
 
 def post(url: str, document: object, headers: Mapping[str, str]) -> Any:

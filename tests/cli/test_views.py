@@ -104,7 +104,7 @@ def test_no_figure_of_a_list_is_cut(listed: tuple[str, ...], width: int) -> None
     text, whole = command(*listed, width=width), command(*listed, width=PIPE)
     tables = [line for line in text.splitlines() if not line.startswith("'tilewright")]
     lines_that_fit("\n".join(tables), width or 200)
-    if listed != ("targets",):  # which drops columns of figures
+    if listed != ("targets",):  # `targets` drops columns if there is no room
         shown, known = (set(re.findall(r"\d+(?:,\d{3})+", item)) for item in (text, whole))
         assert shown == known
     if width == PIPE:

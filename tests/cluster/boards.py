@@ -107,7 +107,7 @@ class SimulatedBoard:
             words = words_of(view[at : at + count * 16])
             before = np.frombuffer(view[:], np.uint8)
             after = simulate(Program(words, before, BASE), self.spec).dram.copy()
-            if fault == "wrong":  # what the stream wrote
+            if fault == "wrong":  # change a byte that the stream wrote
                 after[np.flatnonzero(after != before)[:3]] ^= 1
             view[:] = after.tobytes()
         return simulate_program(words, self.spec, address).total

@@ -99,7 +99,7 @@ def test_a_board_measures_what_the_simulator_does(bench: BoardBench, name: str) 
     lowered, measured = _measured(bench, WORKLOADS[name], 2)
     assert measured.status.tolist() == ["valid"] * len(lowered), measured.reason
     simulated = VtaTarget(PYNQ).measure(lowered)
-    # where a program lies in memory decides which of its bursts cross a page
+    # not equal: the address of a program decides which of its bursts cross a page
     np.testing.assert_allclose(measured.cycles, simulated.cycles, rtol=0.1)
     np.testing.assert_allclose(measured.seconds, measured.cycles / 100e6)
     assert measured.repeats is not None

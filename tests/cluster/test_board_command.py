@@ -99,7 +99,7 @@ def _takes_turns(server: Login) -> None:
 
     tagged = {"tags": {"all_": ["board:slow"]}}
     names: set[str] = set()
-    deadline = time.monotonic() + WAIT_SECONDS  # the server writes down task runs a little later
+    deadline = time.monotonic() + WAIT_SECONDS  # the server stores task runs with a delay
     while not any(name.endswith(": verify") for name in names) and time.monotonic() < deadline:
         names = {item["name"] for item in ask("task_runs/filter", task_runs=tagged)}
     rounds = [name for name in names if "round" in name]

@@ -61,7 +61,7 @@ def test_a_batch_is_lowered_and_measured_as_here(cluster: DaskCluster, space: st
     away = on_cluster(here, "vta-pynq", space, 0, cluster.address)
     size = here.space(CONV).size
     configs = here.space(CONV).unravel(np.linspace(0, size - 1, 24).astype(np.int64))
-    for _ in range(2):  # at first nobody knows how long a row takes
+    for _ in range(2):  # the first call only learns the time per row
         ours, theirs = away.lower(CONV, configs), here.lower(CONV, configs)
         _same_lowered(ours, theirs)
         assert not ours.ok.all()
@@ -176,7 +176,7 @@ def test_what_is_no_call_is_a_sentence() -> None:
         assert said in _answer(**changes)
 
 
-# -- workers and schedulers that come and go ---------------------------------------------------
+# -- workers and schedulers that start and stop ------------------------------------------------
 
 
 def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_without_a_worker_the_run_ends_with_a_sentence(
     configs = here.space(CONV).unravel(np.arange(2))
     with DaskCluster(tmp_path) as own:
         away = on_cluster(here, "vta-pynq", "extended", 0, own.address)
-        for _ in range(2):  # there was no worker yet; it is gone
+        for _ in range(2):  # first there is no worker yet, later it is gone
             with pytest.raises(
                 ClusterError,
                 match=r"has had no worker for 3 s; .* resume from the recorded measurements",

@@ -155,7 +155,7 @@ def test_keys_are_for_their_user_alone(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as another user")
 def test_another_user_of_the_machine_reads_no_key(tmp_path: Path) -> None:
     make_keys(keys := tmp_path / "keys")
-    for folder in (tmp_path, *tmp_path.parents):  # as homes that others may look into
+    for folder in (tmp_path, *tmp_path.parents):  # like home folders that others may read
         if folder.stat().st_mode & 0o005 != 0o005:
             folder.chmod(folder.stat().st_mode | 0o005)
 
@@ -182,7 +182,7 @@ def test_the_command_prints_settings_that_dask_takes(tmp_path: Path, cluster: Da
     assert "a folder that does not exist yet" in cluster.said("keys-True")
 
 
-# -- what is wrong is one sentence -------------------------------------------------------------
+# -- errors give one sentence ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

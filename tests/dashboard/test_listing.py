@@ -107,9 +107,7 @@ def _folder(known: KnownRuns, row: dict[str, Any]) -> Path:
 
 
 def test_a_run_converges_to_what_its_summary_says(known: KnownRuns) -> None:
-    row = row_of(
-        known, tuner="random"
-    )  # the schedules of the other run are those of an earlier one
+    row = row_of(known, tuner="random")  # the other folder may keep schedules of an earlier run
     (result,) = curves(known, [row["id"], row["id"], "another"]).values()
     assert isinstance(result, dict)
     assert result["trials"] == result["of"] == 2 * TRIALS
@@ -228,7 +226,7 @@ def test_an_empty_workspace_has_no_runs(tmp_path: Path) -> None:
         known.find("another")
 
 
-# -- MLflow's ------------------------------------------------------------------------------------
+# -- runs in MLflow ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -265,20 +263,20 @@ def test_a_tracked_run_is_listed_once_from_its_beginning_to_its_end(
         assert f"/runs/{run_id}" in row["mlflow"]
         assert row["prefect"].endswith("/runs/flow-run/f-1")
         assert _trials(known, row) == 4
-    assert row_of(known, tuner="random")["state"] == "stopped"  # MLflow was not told
-    shutil.copytree(start / "tuned" / "two", out, dirs_exist_ok=True)  # used anew by now
+    assert row_of(known, tuner="random")["state"] == "stopped"  # MLflow was not informed of the end
+    shutil.copytree(start / "tuned" / "two", out, dirs_exist_ok=True)  # a new run uses it now
     for name in "summary.json", "schedules.json", "trials.parquet":
         client.log_artifact(run_id, str(out / name))
-    # as version 0.2 logged them, whose gain was over the fallback
+    # metrics as version 0.2 logged them; its gain was relative to the fallback
     for name, value in {"tuned_ms": 0.5, "fallback_ms": 2.0, "baseline_ms": 1, "gain": 4}.items():
         client.log_metric(run_id, name, value)
     client.set_terminated(run_id)
     row = row_of(known, id=run_id)
     assert (row["state"], row["rule_ms"], row["tuned_ms"]) == ("finished", 1.0, 0.5)
     assert (row["gain"], row["gain_over_fallback"]) == (2.0, 4.0)
-    assert _trials(known, row) == 2 * TRIALS  # of its artifacts
+    assert _trials(known, row) == 2 * TRIALS  # read from its artifacts
     client.delete_run(run_id)
-    known._tracked._all._due = 0.0  # not only after so many seconds
+    known._tracked._all._due = 0.0  # refresh at once, not after the usual delay
     assert run_id not in {run.id for run in known.runs()}
 
 
@@ -405,7 +403,7 @@ def test_a_run_in_progress_is_not_deleted(known: KnownRuns, start: Path) -> None
     assert (out / "run.json").exists()
 
 
-# -- Prefect's -----------------------------------------------------------------------------------
+# -- runs in Prefect -----------------------------------------------------------------------------
 
 
 def _failed_in_prefect(login: Login, message: str, **parameters: object) -> str:

@@ -124,4 +124,4 @@ def test_the_page_makes_no_markup_of_text_and_asks_no_other_machine() -> None:
     assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", scripts)
     assert not re.search(r"<script(?! src=\"\w+\.js\")|\son\w+=|style=", page)
     addresses = re.findall(r"https?://[\w./]*", scripts + page + style)
-    assert set(addresses) == {"http://www.w3.org/2000/svg"}  # a name, not an address
+    assert set(addresses) == {"http://www.w3.org/2000/svg"}  # an XML namespace

@@ -50,7 +50,7 @@ def test_an_interval_holds_the_median_of_what_was_drawn() -> None:
         ratio = ratio_of(np.exp(0.1 * rng.standard_normal(20)))
         assert ratio.low <= ratio.median <= ratio.high
         covered += ratio.low <= 1.0 <= ratio.high
-    assert covered >= 51  # 57 are expected; fewer than 51 come once in a hundred
+    assert covered >= 51  # 57 expected; fewer than 51 has a chance of 1 %
 
 
 def test_engines_nobody_knows_or_installed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

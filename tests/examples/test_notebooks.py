@@ -48,7 +48,7 @@ def test_it_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("PYTHONPATH", str(EXAMPLES.parent))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     notebook = nbformat.read(path, as_version=4)
-    # by sockets that are files of this test: a port would be open to every user of the machine
+    # connect by socket files, because every user of the machine could connect to a port
     manager = AsyncKernelManager(
         kernel_name="python3", transport="ipc", ip=str(tmp_path / "kernel")
     )
@@ -60,5 +60,5 @@ def test_it_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ())
     )
     assert all(text in printed for text in PRINTED[path.stem]), printed
-    tracked = path.stem == "ask_logged_models"  # the others need neither flow nor server
+    tracked = path.stem == "ask_logged_models"  # others need no server
     assert bool(list(tmp_path.glob(".tilewright"))) == tracked

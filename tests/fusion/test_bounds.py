@@ -89,7 +89,7 @@ def test_the_bound_of_a_layer_alone_does_not_hold_in_a_stream() -> None:
     """Streams need their own bound: weights of a layer load while the layer before computes."""
     layers = [Needs(100, 20, 0), Needs(50, 90, 60)]
     assert sum(max(layer.busy, layer.read) for layer in layers) == 190
-    assert stream_bound(layers) == 150  # 60 of the second's reads beside the first's products
+    assert stream_bound(layers) == 150  # 60 of the second's reads overlap with compute
 
 
 def test_a_stream_s_bound_is_the_least_over_all_ways_to_divide_early_reads() -> None:

@@ -95,7 +95,7 @@ def test_no_more_is_asked_than_may_be(name: str) -> None:
     before = list(asked)
     asked.clear()
     search(name, again, [(True,) * 12], np.random.default_rng(3))
-    assert asked == before  # all that is drawn comes from the generator
+    assert asked == before  # the generator is the only source of randomness
 
 
 def test_what_cannot_be_gone_through_is_refused() -> None:

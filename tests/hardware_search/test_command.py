@@ -96,7 +96,7 @@ def test_mistakes_are_one_message_each(place: Place) -> None:
             words("out", "--networks", "light.onnx", "--bare"),
             "nothing of 'light.onnx' can be offloaded",
         ),
-        # before any server is started, too
+        # even before a server is started
         (words("out", "--networks", "light.onnx"), "nothing of 'light.onnx' can be offloaded"),
         (words("out", trials=0), "--trials 0"),
     ):

@@ -115,7 +115,7 @@ def test_what_was_learned_measures_faster_layers_than_chance(name):
 @pytest.mark.slow(seconds=4)
 def test_estimates_are_asked_only_on_demand_and_change_what_is_measured():
     plain, informed = _whole("autotvm", 60), _brief("autotvm", 60, estimates=True)
-    assert told(informed)[:12] == plain[:12]  # at random
+    assert told(informed)[:12] == plain[:12]  # the first points are random
     assert told(informed) != plain
     assert told(informed) == told(_brief("autotvm", 60, estimates=True))
 
@@ -299,8 +299,8 @@ def test_agents_learn_to_climb_what_random_moves_do_not(options):
         method.begin(points, 0)
         return [_end(method.agent, points.random(64, rng), height) for _ in range(episodes)]
 
-    # Processors add in different orders: at three times this rate one agent learns on some of them,
-    # and forgets again on others.
+    # CPUs add floats in different orders. At three times this learning rate, one agent learns on
+    # some CPUs and forgets again on others.
     untaught, taught = ends(10, 1e-12), ends(100, 1e-3)[70:]
     chance = height(points.random(1000, rng)).mean()
     assert np.mean(taught) > max(chance, np.mean(untaught)) + 0.04

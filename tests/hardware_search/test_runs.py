@@ -292,7 +292,7 @@ def test_only_specifications_that_our_front_names_are_removed(
         (strange / name).write_bytes(data)
         (out / name).write_bytes(data)
     named = json.dumps([{"name": "mine"}, {"name": "../mine"}])
-    (strange / folder.FRONT).write_text(named)  # nobody says that it is ours
+    (strange / folder.FRONT).write_text(named)  # no record says that the folder is ours
     (strange / "mine.json").write_text("{}")
     for place, seed in ((strange, 0), (out, 1), (out, 2)):
         result = run(options(place, seed=seed, fresh=True))
@@ -300,7 +300,7 @@ def test_only_specifications_that_our_front_names_are_removed(
         assert {name for name in contents(place) if name.startswith("specs/")} == ours | set(mine)
         assert contents(place) | mine == contents(place)
     assert (strange / "mine.json").exists()
-    (out / folder.FRONT).write_text(named)  # a name that leads out of the folder is no machine's
+    (out / folder.FRONT).write_text(named)  # a path out of the folder
     (out / "mine.json").write_text("{}")
     folder.forget_specs(out)
     assert (out / "mine.json").exists()

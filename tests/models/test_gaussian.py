@@ -144,7 +144,7 @@ def test_a_batch_is_spread_out_and_skips_what_is_hardly_valid() -> None:
     rows = model.propose(numbered(places), np.zeros(len(places)), -1.0, likely, 6)
     assert len(set(rows.tolist())) == 6
     assert (places[rows, 0] < 0.3).all()
-    assert len(set(places[rows, 0].tolist())) > 2  # each place is there three times
+    assert len(set(places[rows, 0].tolist())) > 2  # each config occurs three times
 
 
 def test_two_rows_of_one_value_or_none_at_all_are_no_error() -> None:

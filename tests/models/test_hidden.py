@@ -25,7 +25,7 @@ NAMES = ("inp_bytes", "wgt_bytes", "gemm_iterations", "load_exposed", "instructi
 def test_columns_are_what_one_works_out_by_hand() -> None:
     counts = np.array([[7.0, 24.0, 15.0, 1.0, 3.0, np.nan]])
     features = hidden_features(counted(counts, NAMES))
-    half = 0.5  # of the log2, so that columns are on one scale
+    half = 0.5  # factor of log2 columns, so that all have a similar scale
     work = np.log2(1 + 31 + 16) + 4
     expected = {
         "hidden instructions": half * 2, "hidden bytes": half * 5, "hidden exposed": half * 1,

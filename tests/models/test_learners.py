@@ -15,7 +15,7 @@ from tilewright.search.cost_model_protocols import CostModel
 from tilewright.targets.features import Features
 
 RNG = np.random.default_rng(0)
-# Counts, for models of prices; every kind can learn the sum of two of them.
+# Counts, as the price model needs them. Every kind can learn the sum of two of them.
 X, HELD_OUT = RNG.integers(1, 60, (160, 5)).astype(float), RNG.integers(1, 60, (200, 5)) * 1.0
 CLASSIFIERS = [
     kind for kind in list_kinds() if kind in ("xgboost", "lightgbm", "forest", "validity")

@@ -61,7 +61,7 @@ def session(source: onnx.ModelProto, *, optimised: bool = False) -> onnxruntime.
     """Open an onnxruntime session, with graph optimisations only if `optimised` is set."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    options.intra_op_num_threads = 1  # threads that wait take the processor from other tests
+    options.intra_op_num_threads = 1  # waiting threads spin and slow other tests
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return onnxruntime.InferenceSession(

@@ -58,7 +58,7 @@ def chain(
     nightly_after(3, [
         ((3, 2, 1), (1, 1, 1), 1, True),
         ((3, 1, 1), (1, 0, 0), 1, False),  # a kernel without padding copies nothing
-        ((3, 1, 1), (1, 1, 1), 2, False),  # frames of the padding lie between volumes
+        ((3, 1, 1), (1, 1, 1), 2, False),  # padding frames lie between volumes
         ((3, 1, 1), (1, 1, 1), 1, True), ((2, 1, 2), (0, 1, 1), 1, True),
         ((1, 2, 1), (0, 1, 1), 1, True),
     ]),
@@ -129,7 +129,7 @@ def test_a_line_of_frames_is_found_or_is_none(
         again = np.where((again >= 0) & (again < frames), again, -1)
         np.testing.assert_array_equal(again, places)
     wrong = places.copy()
-    wrong[0, 0] = (places[0, 0] + 2) % frames  # no longer on the line, or there where none is
+    wrong[0, 0] = (places[0, 0] + 2) % frames  # off the line, or an index where there is none
     if line is not None and (places >= 0).sum() > 3:
         result = _line(wrong, frames)
         assert result is None or result != line

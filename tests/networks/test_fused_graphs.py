@@ -75,7 +75,7 @@ class Drawn(Graph):
         match piece.kind:
             case "conv":
                 self._end(piece, *self._conv(x, channels, kernel, stride))
-            case "block":  # what it adds may be what it reads
+            case "block":  # it may add its own input
                 beside = self._back(alike, piece.second)
                 y, shape = self._conv(x, beside.shape[1], kernel, 1)
                 self._end(piece, self._op("Add", y, beside.name), shape)
@@ -136,7 +136,7 @@ class Drawn(Graph):
     st.none() | st.integers(1, 8),
     st.integers(0, 99),
 )
-@example(  # the block adds what it reads, which is no shortcut beside it
+@example(  # the block adds its own input, without a projection
     [Piece("conv", 0, 0, 1, 16, 1, False, -4), Piece("block", 0, 0, 3, 16, 1, True, -3)],
     [True] * 60, None, 0,
 )  # fmt: skip

@@ -101,7 +101,7 @@ def test_any_labelling_computes_the_same(labels: list[bool]) -> None:
     values = run(other, inputs, in_memory(other))
     for output in graph.outputs:
         np.testing.assert_array_equal(values[output.name], expected[output.name])
-    for layer in graph.layers:  # whatever both have in between, too
+    for layer in graph.layers:  # and all intermediate tensors that both have
         if layer.output in values:
             np.testing.assert_array_equal(values[layer.output], expected[layer.output])
 
@@ -143,7 +143,7 @@ def test_a_shortcut_goes_to_the_last_convolution_of_its_block() -> None:
     own = summed["wide.outer"].workload.shortcut
     assert own is not None
     assert [op.value for op in own.epilogue if op.kind == "shl"] == [scale] * (scale > 0)
-    assert ("max", 0) in [(op.kind, op.value) for op in own.epilogue]  # its relu comes along
+    assert ("max", 0) in [(op.kind, op.value) for op in own.epilogue]  # its ReLU moves too
 
 
 @settings(max_examples=25, deadline=None)
@@ -285,7 +285,7 @@ def test_an_average_goes_to_the_convolution_before_it() -> None:
     labels=st.tuples(st.booleans(), st.booleans()),
     seed=st.integers(0, 99),
 )
-@example((1, 2), (1, 1), 1, "residual", (-2, -3), (True, False), 0)  # b reads a, and adds it
+@example((1, 2), (1, 1), 1, "residual", (-2, -3), (True, False), 0)  # b reads and adds a
 def test_a_convolution_computes_the_same_with_its_average(
     image: tuple[int, int],
     channels: tuple[int, int],
@@ -435,7 +435,7 @@ def test_averages_of_joined_tensors_that_stay_one_layer_say_why() -> None:
 
     assert reason(read=True) == "the joined tensor is read by other operators, too"
     assert reason(cut=True) == "its results are clipped to less than eight bits"
-    assert reason(erf=True) == ""  # the CPU joins them: no tensor lies in another
+    assert reason(erf=True) == ""  # the CPU joins them in a new tensor
 
 
 def test_what_does_not_lie_in_whole_blocks_is_moved_by_the_cpu() -> None:

@@ -148,7 +148,7 @@ def test_an_examined_network_is_split_without_reading_its_weights() -> None:
     source.examine()
     assert source.split() == (source, None)
     assert not reads
-    other = source.refusing({"conv1": "of a test"})  # what was examined does not hold for it
+    other = source.refusing({"conv1": "of a test"})  # its examination is not reused
     other.split()
     assert reads == [1]
 

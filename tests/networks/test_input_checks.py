@@ -131,7 +131,7 @@ def test_integers_are_divided_as_by_onnxruntime_and_never_by_zero(tmp_path: Path
     for divisor in ([2, -2, 4], [-1, -1, -1], [-5, 7, 1]):
         assert both.compare(a=a, b=np.array(divisor)) == ""
     assert "divides an integer by zero" in both.compare(a=a, b=np.array([1, 0, 1]))
-    # onnxruntime ends the process here, so numpy is asked
+    # onnxruntime would crash the process here, so numpy gives the reference
     least = np.full((2, 3), np.iinfo(np.int64).min)
     quotient, remainder, rest = both._library([least, np.array([-1, -1, 1])])
     np.testing.assert_array_equal(quotient, least)

@@ -64,7 +64,7 @@ def test_integers_are_those_that_the_model_accepts() -> None:
     assert min(sample.inputs["b"].min() for sample in samples) < 0
     assert max(sample.inputs["b"].max() for sample in samples) > 99
     zeros = next(sample for sample in samples if sample.kind == "zero")
-    assert not zeros.inputs["a"].any()  # one input accepts what the other does not
+    assert not zeros.inputs["a"].any()  # each input accepts other values
 
 
 def test_a_constant_of_the_model_is_tried_where_it_refuses_other_integers() -> None:

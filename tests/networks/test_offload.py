@@ -148,7 +148,7 @@ def test_a_network_that_fits_whole_stays_whole_if_that_costs_little(save: Load) 
         return Accelerator(BLOCKS, bound=lambda w: Latency(pool if w.groups > 1 else 1e-3))
 
     here = next(o for o in network.report_on(seconds(1e-9)).operators if o.name == "pool")
-    dear = here.cpu_seconds + 16 * 16 * 64 * 8 * SECONDS["pack"]  # what giving it back costs
+    dear = here.cpu_seconds + 16 * 16 * 64 * 8 * SECONDS["pack"]  # the cost of returning its result
     assert places(network.report_on(seconds(dear + 0.04e-3)))["pool"] == "offloaded"
     assert places(network.report_on(seconds(dear + 0.08e-3)))["pool"] == "cpu"
 

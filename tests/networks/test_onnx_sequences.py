@@ -240,7 +240,7 @@ def test_what_cannot_be_unrolled_is_left_to_onnxruntime_and_counted(
 
 def test_an_unrolled_layer_is_counted_and_says_what_became_of_it(tmp_path: Path) -> None:
     report = _report(tmp_path, _recurrent("LSTM", ["w", "r", "b", "", "h", "c"], ["y"]))
-    # the first state is constant, so its product is computed once
+    # the first state is constant, so its product is folded
     assert report.total_macs == 2 * 16 * (5 * 3 + 4 * 4)
     layer = next(operator for operator in report.operators if operator.name == "rec")
     assert "unrolled into 5 steps" in layer.reason

@@ -173,7 +173,7 @@ def test_a_plan_counts_each_island_and_all_packing(attention: Path) -> None:
     assert plan.busy("accelerator") == pytest.approx(manifest["cycles"]["stream"] / 100e6, abs=1e-7)
     assert plan.interval >= plan.bound
     assert plan.interval <= plan.latency
-    # what crosses the border without unfolding is a byte an element
+    # tensors that cross the border without unfolding have one byte per element
     moved = sum(
         np.prod(manifest["values"][name]["shape"], dtype=int)
         for step in manifest["steps"] if step["kind"] == "segment"

@@ -51,7 +51,7 @@ def test_what_is_sooner_by_the_estimates_is_taken() -> None:
 @pytest.mark.parametrize(
     "epilogue",
     [
-        "bias, >> 8",  # what is stored is cut off
+        "bias, >> 8",  # the stored values wrap around
         "bias, >> 8, min 300, max 0",
         "bias, residual 4, >> 8, min 127, max 0",
         "<< 1, min 127, max 0",  # sums may overflow

@@ -111,7 +111,7 @@ def _quantised(nodes: Nodes, kind: QuantType, opset: int, folder: Path) -> onnx.
     quantize_static(
         folder / "float.onnx", folder / "int8.onnx", _Samples(), quant_format=QuantFormat.QOperator,
         activation_type=kind, weight_type=QuantType.QInt8,
-        # onnxruntime's own sums saturate where there are no dot products of int8
+        # onnxruntime's sums saturate on CPUs without int8 dot products
         reduce_range=not this_machine().dots,
         extra_options={"ForceQuantizeNoInputCheck": True},
     )  # fmt: skip

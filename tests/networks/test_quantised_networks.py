@@ -68,12 +68,12 @@ def test_a_quantised_network_is_bit_equal_and_offloaded(form: QuantFormat, tmp_p
     names = [name.replace("_quant", "") for workload in report.workloads for name in workload.names]
     two_passes = ["conv1", "conv2", "conv3", "fc"]
     assert set(names) >= {*two_passes, *(f"{name}.fine" for name in two_passes)}
-    assert ("relu3" in names) == (form == QuantFormat.QOperator)  # onnxruntime keeps it apart
+    assert ("relu3" in names) == (form == QuantFormat.QOperator)  # onnxruntime keeps it separate
     for workload, _, _ in network.workloads(16, 16):
         kinds = [op.kind for op in workload.epilogue]
         added = {"bias", "offset"} & set(kinds)
         shifted = {"shr", "shr_channel"} & set(kinds)
-        if kinds not in ([], ["min", "max"]):  # a pool, and a relu that keeps its scale
+        if kinds not in ([], ["min", "max"]):  # not a pool, or a ReLU that keeps the scale
             assert len(added) == len(shifted) == 1
             assert kinds[-2:] == ["min", "max"]
 

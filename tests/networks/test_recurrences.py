@@ -76,8 +76,8 @@ def found(model: onnx.ModelProto, folder: Path) -> int:
 def test_what_a_loop_would_not_pay_for_or_cannot_compute_stays_as_it_is(tmp_path: Path) -> None:
     assert found(recurrent("LSTM"), tmp_path) == 1
     assert found(recurrent("LSTM", steps=3), tmp_path) == 0
-    assert found(recurrent("LSTM", size=20), tmp_path) == 0  # fills no vector
-    # The reset gate is multiplied before the product, whose operand is no state then.
+    assert found(recurrent("LSTM", size=20), tmp_path) == 0  # 20 values do not fill whole vectors
+    # The reset gate multiplies the state before the product, so its operand is not the state.
     assert found(recurrent("GRU", linear_before_reset=0), tmp_path) == 0
 
 

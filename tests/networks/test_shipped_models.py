@@ -87,7 +87,7 @@ def _alone(node: onnx.NodeProto, path: Path, opset: int = 18, **arrays: object) 
     opsets = [onnx.helper.make_opsetid("", opset)]
     built = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
     inferred = onnx.shape_inference.infer_shapes(built)
-    for info in inferred.graph.output:  # the checker wants a shape, were it of unknown sizes
+    for info in inferred.graph.output:  # the checker requires a shape, even an unknown one
         if not info.type.tensor_type.HasField("shape"):
             info.type.tensor_type.shape.dim.add().dim_param = "some"
     onnx.save(inferred, path)

@@ -46,7 +46,7 @@ CASES = [
     CENTRED,
     Spectrogram(16000, 512, 160),  # the kernel is no multiple of the stride
     Spectrogram(1000, 64, 64, images=2),  # frames that do not overlap
-    Spectrogram(1003, 70, 100, pads=(3, 0), bias=True),  # samples that nobody reads
+    Spectrogram(1003, 70, 100, pads=(3, 0), bias=True),  # some samples are not read
     Spectrogram(300, 256, 64, pads=(0, 40), images=3),
 ]
 

@@ -85,7 +85,7 @@ def test_each_branch_is_taken(tmp_path: Path) -> None:
 def test_a_variable_that_no_turn_changes_is_not_carried(tmp_path: Path) -> None:
     model = read_tflite(saved(tmp_path, loop()))
     (node,) = [node for node in model.graph.node if node.op_type == "Loop"]
-    # the number of turns, the condition, and the two variables of four that change
+    # the trip count, the condition, and the two of four variables that change
     assert len(node.input) == 4
     body = onnx.helper.get_attribute_value(node.attribute[0])
     assert "limit" in {name for inner in body.node for name in inner.input}

@@ -98,7 +98,7 @@ def test_sparse_blocks_are_read() -> None:
     [
         ([0, 1], [2, ([0, 1, 2], [0, 5])], 2),  # a column beyond the shape
         ([0, 1], [2, ([0, 1, 2], [0, -1])], 2),
-        ([0, 1], [2, ([0, 1], [0])], 1),  # nothing about the second row
+        ([0, 1], [2, ([0, 1], [0])], 1),  # the second row has no entry
         ([0, 1], [2, ([0, 2, 1], [0])], 1),
         ([0, 1], [2, ([0, 1, 2], [0, 1])], 3),  # more values than places
         ([0, 0], [2, ([0, 1, 2], [0, 1])], 2),

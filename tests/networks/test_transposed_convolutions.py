@@ -103,11 +103,11 @@ def test_sequences_become_images(kernel: int, stride: int, groups: int) -> None:
 @pytest.mark.parametrize(
     ("kernel", "stride", "pads", "size", "taps"),
     [
-        # of even pixels one tap is left, of odd ones two
+        # even output pixels have one kernel position, odd ones have two
         ((3, 3), (2, 2), (1, 1, 1, 1), (8, 8), [(1, 1), (1, 2), (2, 1), (2, 2)]),
         ((4, 4), (2, 2), (1, 1, 1, 1), (4, 4), [(2, 2)] * 4),  # nothing is cut off
         ((4, 4), (2, 2), (1, 1, 1, 1), (32, 32), [(2, 2)]),  # a row is cut off
-        ((4, 4), (1, 1), (0, 0, 0, 0), (1, 1), [(1, 1)]),  # a product
+        ((4, 4), (1, 1), (0, 0, 0, 0), (1, 1), [(1, 1)]),  # a matrix product
         ((2, 2), (2, 2), (0, 0, 0, 0), (16, 16), [(1, 1)]),
     ],
 )

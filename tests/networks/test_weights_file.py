@@ -118,7 +118,7 @@ def test_weights_are_mapped_and_no_compiler_is_loaded(tmp_path: Path) -> None:
     document = json.loads(said)
     assert (document["tvm"], document["compiler"], document["weights"]) == (False, False, True)
     assert document["private"] < WIDTH**2, document
-    assert not document["others"]  # each holds megabytes
+    assert not document["others"]  # each takes megabytes of memory
     expected = reference(source, x)
     assert np.abs(np.load(tmp_path / "y.npy") - expected).max() <= 1e-4 * np.abs(expected).max()
 

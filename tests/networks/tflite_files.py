@@ -202,7 +202,7 @@ def _offsets(b: Any, start: Callable[[Any, int], Any], offsets: list[int]) -> An
 LATER = frozenset(name for name in vars(tflite.BuiltinOptions2) if name[0].isupper())
 """Names of the option tables that belong into the second options field of an operator."""
 
-# versions at which the runtime takes int8 tensors
+# operator versions from which the runtime accepts int8 tensors
 VERSIONS = {
     "CONV_2D": 4, "DEPTHWISE_CONV_2D": 5, "FULLY_CONNECTED": 7, "ADD": 2, "SUB": 3, "MUL": 2,
     "AVERAGE_POOL_2D": 3, "MAX_POOL_2D": 3, "MEAN": 3, "SOFTMAX": 2, "LOGISTIC": 2, "TANH": 2,
@@ -1560,7 +1560,7 @@ def _quantised(dtype: str) -> dict[str, Callable[[], bytes]]:
                 Padding=SAME, StrideH=2, StrideW=2, FilterHeight=2, FilterWidth=3, **fused,
             )  # fmt: skip
         if dtype == "UINT8":
-            continue  # the runtime takes weights of int8 only with data of int8 or int16
+            continue  # the runtime combines int8 weights only with int8 or int16 data
         cases |= {
             f"conv_{name}": partial(
                 general, "CONV_2D", [(image, dtype, *x), Stored(weights, scales), bias(scales)],

@@ -58,7 +58,7 @@ def tuned(**changes: Any) -> dict[str, Any]:
     from tilewright.flows.forms import fields_of
     from tilewright.flows.tuning_prefect import network_flow
 
-    # what a new process would not know either
+    # forget what a new process would not know either
     for kept in (
         network._network,
         tuning_task._target,

@@ -27,7 +27,7 @@ def _become(number: int, arguments: list[str]) -> NoReturn:
         said = os.open(f"said-{number}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         os.dup2(said, 1)
         os.dup2(said, 2)
-        faulthandler.dump_traceback_later(HANGS, file=2, exit=True)  # into what it says
+        faulthandler.dump_traceback_later(HANGS, file=2, exit=True)  # into its output
         sys.argv = ["tilewright", *arguments]
         command()
         status = 0
@@ -44,7 +44,7 @@ if __name__ == "__main__":
     import tilewright.reports.run_pictures  # noqa: F401
     from tilewright.cli import command
 
-    shutil.rmtree(workspace.root)  # they make it, all at once
+    shutil.rmtree(workspace.root)  # the commands create it, all at once
     commands = json.loads(sys.argv[1])
     children = []
     for number, arguments in enumerate(commands):

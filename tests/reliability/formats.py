@@ -243,7 +243,7 @@ def _champions(folder: Path) -> tuple[Draw, Read]:
     return lambda rng: mutant(about, rng), read_it
 
 
-# -- what a user names -------------------------------------------------------------------------
+# -- files that a user names -------------------------------------------------------------------
 
 
 def _specifications(folder: Path) -> tuple[Draw, Read]:
@@ -380,7 +380,7 @@ def fuzz(kind: str, count: int, seed: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as name:
         draw, read = FORMATS[kind].make(Path(name))
         rng, answers, slowest = random.Random(seed), 0, 0.0
-        for _ in range(10):  # what is compiled or imported at first use
+        for _ in range(10):  # warm up: compile and import
             with contextlib.suppress(TilewrightError):
                 read(draw(rng))
         unread = _unread(FORMATS[kind], draw, read, rng)

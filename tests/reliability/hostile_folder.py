@@ -116,7 +116,7 @@ def _others(folder: Path, marks: Path) -> None:
     (folder / "hostile" / "env.py").write_text(
         f"import os\nos.makedirs({str(marks / 'alembic.ini')!r}, exist_ok=True)\n"
     )
-    package = folder / "evil-1.0.dist-info"  # entry points, for who takes the folder for a library
+    package = folder / "evil-1.0.dist-info"  # entry points, if it is on the path
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")
     groups = (
@@ -148,7 +148,7 @@ PLANTS: dict[str, Lay] = {
     "others": _others,
 }
 
-# -- who opens them --------------------------------------------------------------------------------
+# -- watching for opened files ---------------------------------------------------------------------
 
 _OPEN, _IS_FOLDER, _OVERFLOW = 0x20, 0x40000000, 0x4000
 _HEAD = struct.Struct("iIII")

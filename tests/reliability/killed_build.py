@@ -46,7 +46,7 @@ def contents(folder: Path) -> dict[str, bytes]:
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*")) if path.is_file()
     }  # fmt: skip
-    # The signature is of this very folder, so another one has another.
+    # The signature depends on the folder, so it differs in another one.
     pattern = rb'"(signature|sha256)": "[0-9a-f]{64}"'
     if MANIFEST in contents and b'"signature"' in contents[MANIFEST]:
         head, mark, tail = contents[MANIFEST].partition(b'"signature"')

@@ -64,7 +64,7 @@ def kept(folder: Path) -> list[str]:
         try:
             keys.append(str(json.loads(line)["key"]))
         except ValueError:
-            continue  # torn by an earlier kill
+            continue  # cut off by an earlier kill
     return keys
 
 

@@ -153,7 +153,7 @@ def kill_and_resume(
 
 
 def main(tuner: str, root: Path, stride: int, url: str = "") -> dict[str, Any]:
-    make_explorer(tuner, {})  # imports all tuners, once for all children, as learners are above
+    make_explorer(tuner, {})  # imports all tuners once for all children
     for interface in ("blas", "openmp"):
         thread_pools._controller(interface)
     whole, answer = root / "whole", root / "count.json"

@@ -57,7 +57,7 @@ def claims_too_much(folder: Path, runs: dict[str, tuple[str, int]]) -> bool:
 
 def main(root: Path) -> dict[str, Any]:
     make_target("vta-pynq")
-    make_explorer("random", {})  # imports, once for all children
+    make_explorer("random", {})  # imports once for all children
     assert forked(lambda: run(root / "finished").count) == 0
     report: dict[str, Any] = {}
     for name, change in CHANGES.items():

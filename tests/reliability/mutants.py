@@ -93,7 +93,7 @@ def json_mutant(document: Any, rng: random.Random) -> bytes:
     while f'"{_MARK}"' in text:
         fragments.append(rng.choice(FRAGMENTS))
         text = text.replace(f'"{_MARK}"', fragments[-1], 1)
-    if rng.random() < 0.1 and text.startswith("{") and len(text) > 2:  # a key that is there twice
+    if rng.random() < 0.1 and text.startswith("{") and len(text) > 2:  # a duplicate key
         text = (
             '{"' + rng.choice(["kind", "version", "x"]) + f'":{rng.choice(FRAGMENTS)},' + text[1:]
         )
@@ -128,7 +128,7 @@ def archive_mutant(whole: bytes, rng: random.Random) -> bytes:
         elif action == 1:
             files[name] = files.get(rng.choice(names), b"")
         elif name in files:
-            # mostly near the beginning, where a header says what follows
+            # mostly near the beginning, where headers are
             head = files[name][:128] if rng.random() < 0.5 else files[name]
             files[name] = mutant(head, rng) + files[name][len(head) :]
     buffer = io.BytesIO()

@@ -132,7 +132,7 @@ def test_a_good_model_is_read_under_a_limit_of_the_users(place: Place) -> None:
     (place.folder / "m.onnx").write_bytes(zoo.build("digits_cnn").SerializeToString())
     done = limited(place, 4 * GIB, "inspect", "m.onnx")
     assert done.returncode == 0, done.stderr
-    done = limited(place, GIB // 2, "inspect", "m.onnx")  # libraries would wait for more for ever
+    done = limited(place, GIB // 2, "inspect", "m.onnx")  # with less, libraries hang
     assert "the process ran out of memory" in message_of(done)
     assert limited(place, GIB // 2, "inspect", "--help").returncode == 0
 

@@ -328,7 +328,7 @@ def test_an_old_ledger_is_imported_once_with_all_that_can_be_true(
     rows(out, "delete from trials where run_id = 1 and round = 1")
     with TrialStore(out / FILE) as store:
         store.import_ledger(out / "ledger.jsonl")
-        assert len(store.frame()) == len(frame(finished)) - 2  # not a second time
+        assert len(store.frame()) == len(frame(finished)) - 2  # not imported twice
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ def test_damaged_ledgers_raise_typed_errors(tmp_path: Path, data: bytes) -> None
 def _lines(records: list[dict[str, object]]) -> list[bytes]:
     lines = []
     for record in records:
-        with contextlib.suppress(ValueError):  # NaN has no JSON
+        with contextlib.suppress(ValueError):  # JSON has no NaN
             lines.append(checked_line(json.dumps(record, allow_nan=False).encode()))
     return lines
 

@@ -59,12 +59,12 @@ def test_a_command_killed_again_and_again_ends_like_one_that_was_not(
     assert sum(timed.values()) - len(timed) <= BATCH * len(KILLS)
     flows = prefect_states(place, "flow_run")
     assert set(flows) == {"Completed", "Crashed"}
-    assert flows["Completed"] >= 1 + WORKLOADS  # and workloads that were done before a kill
+    assert flows["Completed"] >= 1 + WORKLOADS  # plus workloads finished before a kill
     assert "Running" not in prefect_states(place, "task_run")
     runs, steps = mlflow(place)
     assert runs == {"FINISHED": 1 + WORKLOADS}
     assert [step for step in steps if step[3] > 1] == []
-    rounds = TRIALS // BATCH  # of each workload, and of the network
+    rounds = TRIALS // BATCH  # per workload, and for the network
     assert sum(key == "trials" for _, key, _, _ in steps) == (1 + WORKLOADS) * rounds
     names = [path.name for path in (tmp_path / "out").iterdir()]
     assert sorted(name for name in names if not name.startswith((".", "trials.sqlite-"))) == [
@@ -83,7 +83,7 @@ def test_servers_that_die_and_come_back_only_delay(tmp_path: Path, whole: Whole)
     with _servers(place, prefect, mlflow):
         command = place.fork(*TUNE, **addresses)
         wait_for(lambda: recorded(place) > 0, command)
-    assert command.poll() is None  # both servers are gone, the command is not
+    assert command.poll() is None  # the command survives both servers
     time.sleep(1.0)
     with _servers(place, prefect, mlflow):
         printed = command.communicate(timeout=300)
@@ -91,7 +91,7 @@ def test_servers_that_die_and_come_back_only_delay(tmp_path: Path, whole: Whole)
     assert left(place) == whole
 
 
-# -- around a command --------------------------------------------------------------------------
+# -- helpers around a command ------------------------------------------------------------------
 
 
 @contextmanager

@@ -88,7 +88,7 @@ def test_no_file_of_a_run_holds_a_variable_of_the_environment(tmp_path: Path) ->
 
 @pytest.mark.slow(seconds=12)
 def test_opening_the_pages_to_others_is_warned_of(tmp_path: Path) -> None:
-    with listening_socket("0.0.0.0", 0) as taken:  # so that nothing is opened to anybody here
+    with listening_socket("0.0.0.0", 0) as taken:  # so that no port is really opened
         taken.listen()
         port = str(taken.getsockname()[1])
         done = Place(tmp_path).run("ui", "--host", "0.0.0.0", "--prefect-port", port)

@@ -24,7 +24,7 @@ RUN = {"workload": "dense:n=1,c=64,o=64", "tuner": "random", "trials": 2, "batch
 
 def _socket(path: Path) -> None:
     here = os.getcwd()
-    os.chdir(path.parent)  # a socket's whole path must be short
+    os.chdir(path.parent)  # the path of a socket must be short
     try:
         with socket.socket(socket.AF_UNIX) as made:
             made.bind(path.name)

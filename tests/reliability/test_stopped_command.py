@@ -58,7 +58,7 @@ def test_a_disk_that_fills_stops_the_command_until_there_is_room(
             held.append(len(frame(place.folder / "out")))
         assert done.returncode == 0
         assert len(held) >= 4
-        assert held == sorted(held)  # what was measured before the disk was full stays
+        assert held == sorted(held)  # earlier trials are kept
         assert any(n > 0 for n in held)
         assert left(place) == whole
         _assert_clean_records(place)
@@ -155,7 +155,7 @@ def test_a_clock_that_jumps_and_a_second_command_change_nothing(
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     wait_for(lambda: recorded(place) > 0, first)
-    first.send_signal(signal.SIGSTOP)  # it is not to end before the second has started
+    first.send_signal(signal.SIGSTOP)  # it must not end before the second one starts
     second = place.run(*TUNE)
     first.send_signal(signal.SIGCONT)
     _assert_one_message(second, f"is in use by process {first.pid} on")

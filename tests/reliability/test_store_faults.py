@@ -52,7 +52,7 @@ def test_an_owner_that_is_stopped_stays_the_owner_and_is_named_as_stopped(tmp_pa
     holder = hold(tmp_path / FILE, 0.2)
     try:
         holder.send_signal(signal.SIGSTOP)
-        time.sleep(0.5)  # longer than it needs for a heartbeat
+        time.sleep(0.5)  # longer than the heartbeat's interval
         with pytest.raises(RunInUse, match=rf"stopped: resume it with 'kill -CONT {holder.pid}'"):
             TrialStore(tmp_path / FILE, lease_seconds=0.2)
         with read_store(tmp_path) as store:
@@ -75,11 +75,11 @@ def test_an_owner_elsewhere_is_given_the_time_for_a_heartbeat(tmp_path: Path) ->
     first = TrialStore(tmp_path / FILE, lease_seconds=0.6)
     _move_owner(tmp_path)
     with pytest.raises(RunInUse, match=r"on elsewhere, on another machine"):
-        TrialStore(tmp_path / FILE, lease_seconds=5.0)  # it sees a heartbeat long before that
-    first._closed.set()  # no heartbeat any more
+        TrialStore(tmp_path / FILE, lease_seconds=5.0)  # it sees a heartbeat much earlier
+    first._closed.set()  # stop the heartbeat
     time.sleep(0.5)
     with TrialStore(tmp_path / FILE, lease_seconds=0.6) as second:
-        # The first comes to life again, as a machine that slept does.
+        # The first owner continues, like a machine that wakes from sleep.
         with pytest.raises(RunInUse, match="it took over while this command was paused"):
             tune_into(first)
         tune_into(second)
@@ -132,7 +132,7 @@ def test_a_fork_neither_owns_the_run_nor_gives_it_up_nor_outlives_it(tmp_path: P
                 TrialStore(tmp_path / FILE)
             parent.kill()
             parent.wait()
-            os.kill(child, 0)  # it lives
+            os.kill(child, 0)  # the child is still alive
             TrialStore(tmp_path / FILE).close()
         finally:
             parent.kill()

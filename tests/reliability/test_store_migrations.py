@@ -71,7 +71,7 @@ def test_a_database_of_version_1_ends_like_a_new_one(recorded: Path, tmp_path: P
 
 @pytest.mark.usefixtures("next_version")
 def test_a_migration_is_applied_once(recorded: Path) -> None:
-    before = tables(recorded)["trials"]  # reading brings the tables up to date, too
+    before = tables(recorded)["trials"]  # reading migrates the tables too
     for _ in range(2):  # the statement would fail the second time
         with open_store(recorded) as store:
             assert store.version == TRIAL_STORE.written + 1

@@ -151,7 +151,7 @@ EQUAL = [
     "16",
     "--batch",
     "8",
-]  # models are kept, too
+]  # models are stored too
 OTHER = [*TUNE, "--tuner", "random", "--trials", "2", "--batch", "2", "--seed"]
 
 

@@ -62,7 +62,7 @@ def test_the_largest_stores_are_counted_in_full(place: Place) -> None:
     written(place, stream(*[store] * 200, {"opcode": FINISH, "pop_next": 0}))
     done = place.run("vta", "cycles", *OPTIONS, "--json")
     assert done.returncode == 0, done.stderr
-    each = 65535 * (65535 * 16 // 8)  # rows of so many beats
+    each = 65535 * (65535 * 16 // 8)  # 65,535 rows, each of this many beats
     assert json.loads(done.stdout)["write_beats"] == 200 * each
 
 
@@ -71,7 +71,7 @@ def test_ctrl_c_ends_a_simulation_at_once(place: Place) -> None:
     written(place, loads(200))
     command = place.start("vta", "cycles", *OPTIONS, "--limit", str(1 << 60))
     try:
-        time.sleep(8)  # it simulates by then, for ever; earlier it ends in the same way
+        time.sleep(8)  # by then it simulates; an earlier Ctrl-C ends it in the same way
         command.send_signal(signal.SIGINT)
         printed, _ = command.communicate(timeout=60)
     finally:

@@ -27,7 +27,7 @@ LAYERS = (
     "dense:n=1,c=512,o=1000",
     "conv2d:n=2,c=48,h=13,w=9,o=80,k=5x3,s=2x1,p=2x1",
 )
-EPILOGUE = ">> 7, bias, add, relu, min 100"  # of the dense layer, where a space has bias
+EPILOGUE = ">> 7, bias, add, relu, min 100"  # for the dense layer, if the space allows bias
 TARGETS = tuple(
     (preset, space)
     for preset in ("vta-pynq", "huge")

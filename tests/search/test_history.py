@@ -58,7 +58,7 @@ def test_a_restless_trial_is_told_from_a_quiet_one_and_few_repeats_borrow() -> N
     assert variance[20] > 100 * np.median(variance[:20])
     assert (variance[21:] > 0).all()
     assert np.isfinite(variance).all()
-    assert variance[22] == variance[21]  # of none and of one nothing is known but the others'
+    assert variance[22] == variance[21]  # without two repeats, the variance of the others is used
 
 
 def test_without_repeats_nothing_is_known() -> None:

@@ -46,7 +46,7 @@ def share_outside_the_best(tuner: str, explore: float, rounds: int = 8, n: int =
 
 @pytest.mark.parametrize("tuner", ["ml2tuner-published", "p+v", "p+a", "p"])
 def test_half_of_the_batch_is_random_where_half_is_asked_for(tuner: str) -> None:
-    # Nine in ten random configs lie behind the best tenth; 64 places, half of them random.
+    # Nine of ten random configs are outside the best tenth. Half of 64 slots are random.
     assert 0.3 < share_outside_the_best(tuner, explore=0.5) < 0.6
 
 

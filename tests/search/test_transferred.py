@@ -49,7 +49,7 @@ def test_one_that_says_the_opposite_is_not(n: int, seed: int) -> None:
 def test_it_is_believed_less_the_more_trials_contradict_it() -> None:
     said = np.random.default_rng(3).normal(size=256)
     told = [weight_of(believed(said[:n], 1.0), 0.2 * said[:n]) for n in (1, 4, 16, 256)]
-    assert told[0] == 1.0  # nothing to compare yet
+    assert told[0] == 1.0  # one trial cannot contradict the model
     assert told[1] > told[2] > told[3]
     assert told[3] == pytest.approx(0.2, abs=0.02)
 
@@ -137,7 +137,7 @@ def test_of_a_large_space_it_is_asked_about_a_part_once() -> None:
     space = PYNQ.space(LARGE)
     assert space.size > 50_000
     propose_batch(LocalRunner(), task, session, 4)
-    assert 3500 < asked[0] <= 4096  # nothing twice
+    assert 3500 < asked[0] <= 4096  # no config twice
     screened = space.unravel(_beliefs(task, session).screened_indices)
     assert len(screened) == 2048
     assert (
@@ -153,7 +153,7 @@ def test_a_round_asks_it_three_times_at_most_about_what_is_not_compiled() -> Non
     session = unwrap(tune_round(LocalRunner(), task, Session.start(task), 4)).session
     before = len(asked)
     tune_round(LocalRunner(), task, session, 4)
-    questions = asked[before:]  # of trials and failures, new draws, what is compiled
+    questions = asked[before:]  # trials and failures, new draws, compiled programs
     assert 1 <= len(questions) <= 3
     near = 8 * sum(PYNQ.space(LARGE).cardinalities)
     assert sum(questions) < 8 + 4096 + near + 96, "more than of a model that is not believed"

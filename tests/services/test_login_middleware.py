@@ -273,7 +273,7 @@ def test_mlflow_has_no_socket_to_enter(pages: Pages) -> None:
     assert talk(url, auth("x"), additional_headers=pages.credentials.headers) in (403, 1008)
 
 
-# -- both ----------------------------------------------------------------------------------------
+# -- both servers --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("server", ["prefect", "mlflow"])
@@ -312,7 +312,7 @@ def auth(token: object) -> dict[str, object]:
 SUCCESS = {"type": "auth_success"}
 
 
-# -- our own clients ---------------------------------------------------------------------------
+# -- clients of this project -------------------------------------------------------------------
 
 LOG = """
 import sys

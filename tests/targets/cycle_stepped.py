@@ -26,19 +26,21 @@ PAD_IDLE, PAD_TOP, PAD_LEFT, PAD_RIGHT, PAD_BOTH, PAD_SKIP, PAD_BOTTOM = range(7
 NEVER_FINISHES, UNDECODABLE, TOO_LONG = -1, -2, -3
 TOTAL, RD_BEATS, RD_BURSTS, WR_BEATS, WR_BURSTS, OVERFLOW = range(6)
 
-# registers of one load engine
+# Indices of the registers of one load engine.
 (
     BUSY, COMMANDS_DONE, ROW, ROW_ADDRESS, ADDRESS, REMAINING, PAD_ROWS, IN_FLIGHT,
     PAD_STATE, PAD_ROW, PAD_COLUMN, INSTRUCTION, STARTED, ENGINE_REGISTERS,
 ) = range(14)  # fmt: skip
-# of the fetch unit; FETCHED counts instructions of earlier batches, LEFT those in the local memory
+# Indices of the fetch unit's registers. FETCHED counts the instructions of earlier batches, and
+# LEFT counts those in the local memory.
 (
     FETCHED, BATCH_SIZE, FETCH_STATE, WORDS, LEFT, NEXT, POSITION, END, FETCH_IN_FLIGHT,
     FETCH_COMMANDS_DONE, PAUSE, PIPE_COUNT, MOVING, FETCH_REGISTERS,
 ) = range(14)  # fmt: skip
 COMMAND, READ, DRAIN, DONE = range(4)
 """States of the fetch unit. With a wide bus, it reads without the state COMMAND."""
-# of the memory: who gets the beat of this cycle, and of the two before
+# Indices of the memory's registers, among them the ports that get the beats of this cycle and of
+# the two cycles before.
 (
     TAGS, FIFO_HEAD, FIFO_COUNT, LATENCY, SERVED, SERVING, DATA_AT, WRITE_AT, MEMORY_REGISTERS,
 ) = range(9)  # fmt: skip
@@ -136,7 +138,7 @@ def _loop_iterations(lo, hi, lay):
     end = _field(lo if lay.uop_end < 64 else hi, lay.uop_end, lay.uop_index_bits + 1)
     out = _field(lo if lay.iter_out < 64 else hi, lay.iter_out, 14)
     inner = _field(lo if lay.iter_in < 64 else hi, lay.iter_in, 14)
-    # the counters run from begin until they equal end - 1
+    # The counters run from begin to end - 1.
     count, index = 1, bgn
     while index != (end - 1) % (1 << (lay.uop_index_bits + 1)):
         index = (index + 1) % (1 << (lay.uop_index_bits + 1))
@@ -395,7 +397,7 @@ def _pad(c, engine, hi, begins, data):
         row += 1
     elif s != PAD_IDLE and not data:
         width = x_pad_0 + x_size + x_pad_1
-        if col == (x_pad_0 - 1 if s == PAD_LEFT else width - 1):  # the line's end
+        if col == (x_pad_0 - 1 if s == PAD_LEFT else width - 1):  # end of the line
             if s == PAD_TOP:
                 col = 0
                 if row == y_pad_0 - 1:

@@ -231,7 +231,7 @@ def convolutions_with_pools(draw: st.DrawFn) -> tuple[Workload, Pool]:
     stride = tuple(draw(st.integers(1, size)) for size in window)
     pads, behind = _pads(draw, kernel), _pads(draw, window)
     reach = [(k - 1) * dilation + 1 for k in kernel]
-    # as many sums as a window has, at least
+    # at least as many sums as a window has
     least = [reach[0] + window[0] - 1, reach[1] + window[1] - 1]
     height = draw(st.integers(least[0], least[0] + 12))
     width = draw(st.integers(least[1], least[1] + 12))

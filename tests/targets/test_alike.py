@@ -113,5 +113,5 @@ def test_rows_are_distinct_if_any_number_is() -> None:
     np.testing.assert_array_equal(values[rows][which], values)
     assert len(rows) == 3
     assert len(distinct(np.zeros((0, 3), np.int64))[0]) == 0
-    far = np.array([[1 << 40, 1 << 40], [1 << 40, 1 << 40]])  # too far apart for one number
+    far = np.array([[1 << 40, 1 << 40], [1 << 40, 1 << 40]])  # too far apart to be packed
     np.testing.assert_array_equal(far[distinct(far)[0]][distinct(far)[1]], far)

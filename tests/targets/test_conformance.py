@@ -54,8 +54,8 @@ TARGETS: dict[str, tuple[Callable[[], Target], Workload]] = {
 
 
 SLOW = {
-    "isolated": pytest.mark.slow(seconds=2),  # processes that are started and killed
-    "vta-pynq unchecked": pytest.mark.slow(seconds=0.6),  # verifies what it measures
+    "isolated": pytest.mark.slow(seconds=2),  # starts and kills processes
+    "vta-pynq unchecked": pytest.mark.slow(seconds=0.6),  # verifies measured programs
 }
 
 

@@ -106,7 +106,7 @@ def test_drawn_stalls_are_the_waits_of_the_breakdown() -> None:
             for reason in ("instruction", *QUEUE_NAMES):
                 spans = result.get((unit, reason))
                 drawn = 0 if spans is None else int((spans.ends - spans.begins).sum())
-                if unit != "compute":  # where it waits for two tokens, one is named
+                if unit != "compute":  # if compute waits for two tokens, only one is named
                     assert drawn == spent.get(reason, 0)
                 checked += drawn
     assert checked > 0

@@ -24,7 +24,7 @@ PYNQ = VtaSpec.load("vta-pynq")
 OUT = 4
 LONGEST = 65535
 BYTES = {INP: PYNQ.machine.inp_bytes, ACC: PYNQ.machine.acc_bytes, OUT: PYNQ.machine.out_bytes}
-MANY_ROWS = 4096  # of ACC: just as many beats as can be packed
+MANY_ROWS = 4096  # of ACC: exactly as many beats as can be packed
 FINISHED = (FINISH, 0)
 
 

@@ -130,7 +130,7 @@ def test_json_is_neither_deep_nor_large(text: bytes, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_bytes(text)
     with pytest.raises(ValueError, match="nested too deeply"):
         read_json_file(tmp_path / "x.json")
-    for depth in range(900, 1000):  # read, but almost too deep to be shown
+    for depth in range(900, 1000):  # can be read, but is almost too deep to be printed
         with suppress(ValueError):
             as_object(read_json(b"[" * depth + b"]" * depth))
     os.truncate(tmp_path / "x.json", MAX_JSON_BYTES + 1)
@@ -155,7 +155,7 @@ def test_a_file_is_read_in_one_piece(tmp_path: Path) -> None:
 def test_packing_again_later_gives_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     first = pack_arrays({"b": np.arange(4), "a": np.zeros(2)})
     later = time.time() + 86_400
-    monkeypatch.setattr(time, "time", lambda: later)  # what `zipfile` reads
+    monkeypatch.setattr(time, "time", lambda: later)  # `zipfile` reads the time
     assert pack_arrays({"a": np.zeros(2), "b": np.arange(4)}) == first
     assert pack_files({"x": b"1", "y": b"2"}) == pack_files({"y": b"2", "x": b"1"})
 

@@ -152,7 +152,7 @@ def dump(spec: VtaSpec) -> bytes:
     m, lay = spec.machine, layout_of(spec)
     depth = 1 << m.log_acc_depth
     stored, at = b"", -(-(BASE + IMAGE // 2) // m.out_bytes)
-    # micro-op 0 becomes zero: a LOAD of padding only reads nothing
+    # sets micro-op 0 to zero: a LOAD of padding alone reads nothing
     blank = insn(
         lay, LOAD, memory_type=0, dram_base=BASE // m.uop_bytes, y_size=0, x_size=1, y_pad_0=1
     )

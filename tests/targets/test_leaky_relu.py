@@ -44,7 +44,7 @@ def test_a_simulated_program_divides_what_is_negative(shift: int, seed: int) -> 
     workload = parse_workload(CONV, f"leaky {shift}, + 128, >> 8, min 127, max -128")
     lowering = Lowering.for_workload(workload, PYNQ, "extended")
     tensors = random_tensors(workload, PYNQ.machine, seed)
-    tensors["weight"] >>= 2  # so that results are cut on neither side alone
+    tensors["weight"] >>= 2  # so that results are not all clipped on one side
     expected = by_division(tensors["data"], tensors["weight"], 1 << shift)
     assert (expected < 0).any()
     assert ((expected > 0) & (expected < 127)).any()

@@ -24,7 +24,7 @@ from tilewright.targets.vta.spec import VtaSpec
 SPEC = VtaSpec.load("vta-pynq")
 FUNCTIONAL = list(streams("functional"))
 INVALID = list(streams("invalid"))
-# The notes of the recorded streams that name a class differently
+# Recorded notes whose class has another name in `lint`.
 NOTES = {
     "acc_8bit": "acc_8bit_load",
     "store_not_written_by_gemm_or_alu": "stale_store",

@@ -41,7 +41,7 @@ def test_weights_that_do_not_fit_pass_through_as_a_stream(
     assume(elements > 16 and (codes == 0).any())
     row = np.flatnonzero(codes == 0)[0]
     assert states[row].wgt_used == 16
-    assert states[row].wgt_bytes == elements * 1024  # each once
+    assert states[row].wgt_bytes == elements * 1024  # each is loaded once
     assert mismatches(lowering, values[row], seed % 1000) == 0
     assert complaints(lowering, values[row]) == []
 
@@ -67,7 +67,7 @@ def test_weights_of_a_batched_dense_pass_through_as_a_stream_too(
     codes, states = lowering.counts(values)
     assume(elements > 16 and (codes == 0).any())
     row = np.flatnonzero(codes == 0)[0]
-    assert states[row].wgt_bytes == elements * 1024  # each once
+    assert states[row].wgt_bytes == elements * 1024  # each is loaded once
     assert mismatches(lowering, values[row], seed % 1000) == 0
     assert complaints(lowering, values[row]) == []
 

@@ -67,7 +67,7 @@ def test_beside_weights_that_pass_through_as_a_stream(
     assume(elements > 15 and (codes == 0).any())
     row = np.flatnonzero(codes == 0)[0]
     assert states[row].wgt_used == 16
-    assert states[row].wgt_bytes == (elements + 1) * 1024  # each once, and the identity
+    assert states[row].wgt_bytes == (elements + 1) * 1024  # each is loaded once, plus the identity
     assert _problems(lowering, values[row], seed % 1000) == []
 
 

@@ -53,5 +53,5 @@ def test_the_last_weights_come_in_parts_that_shrink_towards_the_end(pixels: int,
     sizes = [last_part(left, 0, pixels, beats) for left in range(1, 400)]
     assert min(sizes) >= 1
     assert (np.diff(sizes) >= 0).all()
-    busy = last_part(400, 10**6, pixels, beats)  # much other work: as small as parts get
+    busy = last_part(400, 10**6, pixels, beats)  # much other work: smallest parts
     assert busy == min(*sizes, busy)

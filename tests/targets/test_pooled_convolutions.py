@@ -105,8 +105,8 @@ SMALLER = "conv2d:n=1,c=16,h=58,w=58,o=64,k=3,s=1"
 @pytest.mark.parametrize(
     ("text", "cols", "sums"),
     [
-        (RESNET, 56, 112 * 112 * 16),  # reads the line where it is
-        (SMALLER + ",mk=4,ms=2,mp=1x1x2x2", 28, 56 * 56 * 9),  # copies two of them
+        (RESNET, 56, 112 * 112 * 16),  # reads the shared row in place
+        (SMALLER + ",mk=4,ms=2,mp=1x1x2x2", 28, 56 * 56 * 9),  # copies two shared rows
         (SMALLER + ",mk=2,ms=1,mp=0x0x1x1", 56, 56 * 56 * 9),
     ],
 )

@@ -31,11 +31,11 @@ from tilewright.targets.workload import parse_workload
         "max_pool:n=1,c=32,h=4,w=4,k=2,s=2",
         "max_pool:n=1,c=64,h=147,w=147,k=3,s=2",  # Inception
         "max_pool:n=2,c=40,h=35,w=35,k=3,s=1,p=1",
-        "max_pool:n=1,c=96,h=13,w=13,k=13,s=1",  # all of an image
+        "max_pool:n=1,c=96,h=13,w=13,k=13,s=1",  # the whole image
         "max_pool:n=1,c=64,h=13,w=13,k=5,s=1,p=2",  # spatial pyramids
         "max_pool:n=1,c=64,h=13,w=13,k=13,s=1,p=6",
         "max_pool:n=1,c=16,h=20,w=20,k=3,s=2,p=0x0x1x1",  # sizes rounded up
-        "max_pool:n=1,c=16,h=21,w=21,k=2,s=5",  # pixels that nobody reads
+        "max_pool:n=1,c=16,h=21,w=21,k=2,s=5",  # some pixels are not read
         "max_pool:n=1,c=16,h=21,w=21,k=1,s=2",
         "max_pool:n=1,c=24,h=1,w=50,k=1x4,s=1x2,p=0x1",
     ],
@@ -117,7 +117,7 @@ def test_estimates_rank_schedules(text: str) -> None:
     assert spearmanr(estimated, cycles).statistic > 0.9
     assert 0.7 < np.median(estimated / cycles) < 1.3
     best = VtaTarget(PYNQ).bound(pool).cycles
-    if best > 10_000:  # what is smaller waits for memory most of the time
+    if best > 10_000:  # smaller pools mostly wait for memory
         assert cycles.min() < 1.15 * best
 
 

@@ -35,7 +35,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
         mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")
         yield folder
-        mlflow.set_tracking_uri(before)  # writes the variable, too: it goes with the patch
+        mlflow.set_tracking_uri(before)  # also sets the variable, which the patch restores
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,7 @@ def _write_settings(place: Path, ports: dict[str, int], python: Path) -> None:
         "SITE": place / "site.conf", "CA": place / "certificate.pem",
     }  # fmt: skip
     text = "".join(f"{name}='{value}'\n" for name, value in settings.items())
-    text += f"export LD_LIBRARY_PATH='{place}/python/lib'\n"  # of a copied interpreter
+    text += f"export LD_LIBRARY_PATH='{place}/python/lib'\n"  # needed by a copied interpreter
     (place / "team.conf").write_text(text)
 
 
@@ -264,7 +264,7 @@ def _python_for_others(place: Path) -> Path:
 
 
 def _can_be_run(program: Path) -> bool:
-    # a shell in between: `setpriv` itself may still start what the user may not
+    # through a shell, because `setpriv` could still start a file that the user may not run
     command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c",
                f"'{program}' -c ''"]  # fmt: skip
     return subprocess.run(command, cwd="/", capture_output=True, check=False).returncode == 0

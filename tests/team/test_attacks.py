@@ -96,7 +96,7 @@ def test_sockets_want_a_login_and_prefects_token(team: Team, path: str) -> None:
         connected(team, path, "wrong", **login)
 
 
-# -- pages of others -------------------------------------------------------------------------------
+# -- pages of other origins ------------------------------------------------------------------------
 
 
 @SERVERS
@@ -249,7 +249,7 @@ def test_no_path_leaves_the_root(team: Team, private: Path, path: str) -> None:
         reply = client.get(address)
         assert reply.status_code >= 300
         assert SECRET not in reply.text
-        client.delete(address)  # MLflow says 200 where nothing is; `private` looks at the file
+        client.delete(address)  # MLflow answers 200 even for missing files; `private` checks
         run = new_run(client)
         for route in f"/get-artifact?run_id={run}&path={path}", f"{FILES}?path={path}":
             assert SECRET not in client.get(route).text

@@ -68,8 +68,8 @@ def client() -> Iterator[httpx.Client]:
         single = (FOLDER / "oidc.conf").read_text()
         assert "http://127.0.0.1:4180" in single
         (place / "oidc.conf").write_text(single.replace("http://127.0.0.1:4180", upstream))
-        # Without `user`, nginx would give Debian's folders for uploads to another user, and the
-        # team's nginx, which runs beside it, could store no upload any more.
+        # Without `user`, this nginx would change the owner of Debian's upload folders. The team's
+        # nginx, which also runs, could then not store uploads any more.
         (place / "nginx.conf").write_text(
             f"user www-data; pid {place}/pid; error_log {place}/log; events {{}}\n"
             f"http {{ access_log off; include {place}/site.conf; }}\n"

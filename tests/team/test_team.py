@@ -162,7 +162,7 @@ def test_a_killed_postgresql_comes_back_and_the_runs_end_well(team: Team) -> Non
     worker = team.state / "worker"
     for tuner in team.deployments:
         shutil.rmtree(worker / "tuned" / tuner)
-    shutil.rmtree(worker / "home" / "cache")  # else they would have nothing to do
+    shutil.rmtree(worker / "home" / "cache")  # otherwise everything would be cached
     runs = _run_all(team, team.deployments)
     eventually("first rounds", lambda: sum(_tasks(team, runs).values()) >= 8)
     version, data = _cluster()
@@ -176,7 +176,7 @@ def test_a_killed_postgresql_comes_back_and_the_runs_end_well(team: Team) -> Non
     assert {tuner: _results(team, tuner) for tuner in runs} == undisturbed
     tasks = _tasks(team, runs)
     ended = tasks.pop("COMPLETED")
-    # Prefect's server may lose what it heard of a task's end while it could not write it down.
+    # Prefect's server may lose the end of a task that it could not store in the database.
     assert sum(tasks.values()) <= 2, tasks
     every = ended + sum(tasks.values())
     print(f"both runs ended well, the ends of {ended} of {every} tasks on record")

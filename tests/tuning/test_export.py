@@ -103,7 +103,7 @@ def test_a_product_has_the_knobs_of_the_stock_dense() -> None:
         ["tile_b", "sp", [-1, 1]], ["tile_ci", "sp", [-1, 16]], ["tile_co", "sp", [-1, 1]],
         ["oc_nthread", "ot", 1],
     ]  # fmt: skip
-    assert result["config"]["index"] == 3 * 4  # three values of tile_b before those of tile_ci
+    assert result["config"]["index"] == 3 * 4  # tile_ci counts after three values of tile_b
 
 
 @pytest.mark.parametrize(

@@ -49,13 +49,13 @@ IMPROVING: Rounds = [[400, 430, 460, None], [200, 230, 260, 290]]
 STANDING_STILL: Rounds = [[400, 401, 402, None], [400, 400, 400, 400]]
 
 
-# -- the rules ---------------------------------------------------------------------------------
+# -- scheduling rules --------------------------------------------------------------------------
 
 
 def test_those_without_a_round_come_first_the_heaviest_before_all() -> None:
     states = [asking(IMPROVING), asking([], 1, 5), asking([], 3, 2), asking([], 2, 3)]
     assert next_round(states, RULES) == (2, 4)
-    assert next_round(states[:2], replace(RULES, trials=3)) == (1, 3)  # so all get one
+    assert next_round(states[:2], replace(RULES, trials=3)) == (1, 3)  # so that all get a round
 
 
 def test_those_without_a_valid_trial_come_next_up_to_the_average() -> None:
@@ -156,7 +156,7 @@ def test_no_more_than_that_are_at_work_and_all_is_scheduled(at_a_time: int) -> N
     assert sorted(set(granted_to)) == [0, 1, 2, 3]
     if at_a_time == 1:
         assert granted_to[:4] == [3, 2, 1, 0]
-        assert granted_to.count(0) < granted_to.count(1)  # which gets faster
+        assert granted_to.count(0) < granted_to.count(1)  # the one that still improves
 
 
 def test_those_with_nothing_left_to_try_wait_for_the_end() -> None:

@@ -145,7 +145,7 @@ def test_rows_may_come_from_elsewhere(tmp_path: Path) -> None:
     )
 
 
-# -- other files -------------------------------------------------------------------------------
+# -- files that are not datasets ---------------------------------------------------------------
 
 
 def test_a_folder_without_a_finished_dataset_says_how_to_finish_it(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_bytes_that_are_vouched_for_are_read_or_refused(dataset: Path, data: st.
     intact = (dataset / FIRST).read_bytes()
     hostile = bytearray(intact)
     for _ in range(data.draw(st.integers(1, 8))):
-        # The footer, where lengths and offsets are, is the last few kilobytes.
+        # The footer with lengths and offsets is in the last few kilobytes.
         near_the_end = data.draw(st.booleans())
         first = max(0, len(hostile) - 20_000) if near_the_end else 0
         hostile[data.draw(st.integers(first, len(hostile) - 1))] = data.draw(st.integers(0, 255))

@@ -122,7 +122,7 @@ def test_compiled_programs_of_which_something_is_missing_are_ordered_as_well_as_
         said = fitted(kind).predict(_without(rows.features, name)).log_latency
         assert score(rows, said).pairwise_accuracy > least, name
     some = np.array(rows.features.matrix)
-    some[::2, list(rows.features.names).index("program gemms")] = np.nan  # of every other row
+    some[::2, list(rows.features.names).index("program gemms")] = np.nan  # in every other row
     said = fitted(kind).predict(Features(some, rows.features.columns)).log_latency
     assert score(rows, said).pairwise_accuracy > least
 
@@ -163,7 +163,7 @@ def test_a_model_of_somebody_else_is_loaded_only_once_its_user_trusts_it(
     folder = tmp_path / "model"
     fitted("xgboost").save(folder)
     load_model(folder)
-    if change == "digest":  # everybody can compute digests
+    if change == "digest":  # an attacker can update digests, but not signatures
         path = folder / fitted("xgboost").file
         path.write_bytes(path.read_bytes() + b"x")
         index = json.loads((folder / INDEX).read_text())

@@ -145,7 +145,7 @@ class Emulator:
             result += bytes(self._machine.mem_read(place + len(result), 1))
         return result[:-1].decode()
 
-    # -- what kernels call ---------------------------------------------------------------------
+    # -- runtime functions that kernels call ---------------------------------------------------
 
     def _offer(self) -> dict[str, int]:
         """Return the addresses of the runtime functions that kernels call.

@@ -129,7 +129,7 @@ def drawn_error(w: Workload, seed: int) -> float:
     values = space.describe(
         space.unravel(np.random.default_rng(seed).integers(0, space.size, 1))[0]
     )
-    if "unroll_kernel" in values:  # what is not written out compiles faster
+    if "unroll_kernel" in values:  # loops compile faster than unrolled code
         values["unroll_kernel"] = min(values["unroll_kernel"], 1)
     try:
         return emulated_error_of(SampleTensors(w, ARM, space, seed), values)

@@ -223,7 +223,7 @@ def test_winograd_keeps_its_error_small_with_many_channels(tmp_path: Path) -> No
 @pytest.mark.parametrize("text", LAYERS)
 def test_the_space_is_finite_and_the_baseline_config_lies_in_it(text: str) -> None:
     workload, spec = parse_workload(f"{text},dtype=float32", "bias"), this_machine()
-    wide = CpuSpec(spec.threads, 16, spec.mcpu, spec.model)  # narrower vectors leave more blocks
+    wide = CpuSpec(spec.threads, 16, spec.mcpu, spec.model)  # narrower vectors give more blocks
     assert 1e4 <= CpuTarget(wide).space(workload).size <= 1e9
     space = CpuTarget(spec).space(workload)
     values = KERNEL.baseline_values(workload, spec)
@@ -232,13 +232,13 @@ def test_the_space_is_finite_and_the_baseline_config_lies_in_it(text: str) -> No
     if values["algorithm"]:
         size = (-(-size[0] // values["algorithm"]), -(-size[1] // values["algorithm"]))
     tiling = CpuTiling.for_config(workload, spec, values, size)
-    # Seven pixels a side fill no more with two vectors.
+    # With 7×7 pixels, two vectors per tile bring no gain.
     least = min(spec.registers // 2, 2 * size[1])
     assert least <= tiling.accumulators <= spec.registers - 2
     narrow = CpuSpec(spec.threads, 8, spec.mcpu, spec.model)
     values = KERNEL.baseline_values(workload, narrow)
     tiling = CpuTiling.for_config(workload, narrow, values, size)
-    held = tiling.accumulators + tiling.tile[0] + 1  # sums, weights and a number
+    held = tiling.accumulators + tiling.tile[0] + 1  # for sums, weights and a data value
     assert held <= 16, "a register tile of AVX2 is spilled"
     assert 8 <= tiling.accumulators <= 14
 

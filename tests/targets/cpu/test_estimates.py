@@ -78,11 +78,11 @@ def test_every_config_has_an_estimate(
     assert np.isfinite(result.matrix).all()
     assert (result.matrix > 0).all()
     assert result.columns == COLUMNS
-    # No estimate is faster than the multiplications that Winograd's largest tile leaves.
+    # No estimate is below the time of the multiplications with Winograd's largest tile.
     least = 2 * w.macs / (4 * core.clock * 4 * core.spec.lanes * core.spec.threads)
     assert (result.of_meaning("latency")[:, 0] >= least).all()
     one = estimate(w, core, space, configs[5:6])
-    np.testing.assert_allclose(one.matrix[0], result.matrix[5])  # whatever stands beside it
+    np.testing.assert_allclose(one.matrix[0], result.matrix[5])  # independent of the other rows
 
 
 @pytest.mark.parametrize("text", LAYERS[:4])
@@ -187,5 +187,5 @@ def test_moving_counts_what_a_cache_cannot_keep() -> None:
     small, large = (
         moved_bytes(bodies, {"x": one, "y": one}, loops, cache) for cache in (500.0, 5000.0)
     )
-    assert small[0] == 8 * 4 * 100 + 4 * 100  # `a` again for each y, `b` once
-    assert large[0] == 0  # all stays from call to call
+    assert small[0] == 8 * 4 * 100 + 4 * 100  # `a` is reloaded for each y, `b` once
+    assert large[0] == 0  # everything stays in the cache between calls

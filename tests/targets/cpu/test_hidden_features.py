@@ -46,7 +46,7 @@ def _applying(count: int) -> list[dict[str, int]]:
     for values in _batch(64):
         try:
             scheduled(WORK, SPEC, values)
-        except Exception:  # TVM raises many kinds
+        except Exception:  # TVM raises many types of exceptions
             continue
         results.append(dict(values))
         if len(results) == count:

@@ -116,7 +116,7 @@ def test_every_schedule_gives_the_reference_s_bits(w: Workload, seed: int, width
     values = space.describe(
         space.unravel(np.random.default_rng(seed).integers(0, space.size, 1))[0]
     )
-    if "unroll_kernel" in values:  # what is not written out compiles faster
+    if "unroll_kernel" in values:  # loops compile faster than unrolled code
         values["unroll_kernel"] = min(values["unroll_kernel"], 1)
     try:
         assert error_of(SampleTensors(w, target.spec, space, seed), values) == 0
@@ -167,7 +167,7 @@ def test_the_assembly_holds_the_dot_product(text: str, spec: CpuSpec) -> None:
     function = scheduled(w, spec, kernel_for(w, spec).baseline_values(w, spec))
     assembly = assembly_of(function, llvm_target(spec))
     register = {4: "%xmm", 8: "%ymm", 16: "%zmm"}[spec.lanes]
-    # LLVM joins a product of pairs and a sum where the processor can.
+    # LLVM fuses the pair product with the addition if the CPU has an instruction for it.
     names = ("vpdpbusd",) if spec.dots else ("pmaddwd", "vpdpwssd")
     dots = [line for line in assembly.splitlines() if any(name in line for name in names)]
     assert len(dots) >= 8
@@ -207,7 +207,7 @@ def test_a_specification_keeps_its_instructions(dots: str) -> None:
     spec = replace(OWN, dots=dots)
     assert CpuSpec.from_json(spec.to_json()) == spec
     document = spec.to_json()
-    del document["dots"]  # as it was written before there was any int8
+    del document["dots"]  # as written before int8 was supported
     assert CpuSpec.from_json(document).dots == ""
     with pytest.raises(SpecError):
         CpuSpec.from_json({**document, "dots": "; rm"})
@@ -238,7 +238,7 @@ def test_the_space_is_finite_and_every_config_has_an_estimate(text: str, spec: C
     result = estimate(w, core, space, np.vstack([configs, matching]))
     seconds = result.of_meaning("latency")[:, 0]
     assert np.isfinite(result.matrix).all()
-    each = 4 if spec.dots else 2  # numbers that a step multiplies
+    each = 4 if spec.dots else 2  # values per multiplication step
     assert (seconds >= 2 * w.macs / (each * peak)).all()
     assert seconds[-1] < np.median(seconds)  # the baseline is one of the better ones
 

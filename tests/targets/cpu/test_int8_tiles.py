@@ -116,8 +116,8 @@ def test_a_processor_with_tiles_is_written_and_read(monkeypatch: pytest.MonkeyPa
     assert XEON.tiles == (AMX_INT8,)
     assert not SPEC.tiles
     with pytest.raises(SpecError):
-        CpuSpec.from_json(SPEC.to_json())  # no file names plain tiles
+        CpuSpec.from_json(SPEC.to_json())  # files cannot specify plain tiles
     monkeypatch.setattr(machine, "flags", lambda: frozenset({"avx512f", "amx_int8"}))
     monkeypatch.setattr(machine, "allows_amx", lambda: True)
     assert spec._int8_tiles("int8", 16) == AMX_INT8
-    assert not spec._int8_tiles("", 16)  # schedules of before stay those of this machine
+    assert not spec._int8_tiles("", 16)  # keeps existing schedules valid

@@ -80,7 +80,7 @@ def _compiled(count: int) -> Lowered:
 @pytest.mark.slow(seconds=1.5)
 @pytest.mark.parametrize(
     "check",
-    [  # the bounds of a real machine hold where no other test runs beside
+    [  # measured bounds hold only if no other test runs
         pytest.param(name, marks=ALONE if name == "measures_within_bounds" else ())
         for name in CHECKS
     ],

@@ -57,7 +57,7 @@ def workloads(draw: st.DrawFn) -> Workload:
     kernel, stride, dilation = (
         draw(st.one_of(st.just((1, 1)), st.tuples(small, small))) for _ in range(3)
     )
-    if draw(st.booleans()):  # by Winograd's algorithm, or not
+    if draw(st.booleans()):  # with Winograd's algorithm or without
         kernel, stride, dilation = (3, 3), (1, 1), (1, 1)
     pads = draw(st.one_of(st.just((0, 0, 0, 0)), st.tuples(pad, pad, pad, pad)))
     inputs, outputs, groups = draw(channels), draw(channels), 1
@@ -79,7 +79,7 @@ def test_every_schedule_gives_the_nearest_integers(w: Workload, seed: int, lanes
     values = space.describe(
         space.unravel(np.random.default_rng(seed).integers(0, space.size, 1))[0]
     )
-    if "unroll_kernel" in values:  # what is not written out compiles faster
+    if "unroll_kernel" in values:  # loops compile faster than unrolled code
         values["unroll_kernel"] = min(values["unroll_kernel"], 1)
     try:
         assert error_of(SampleTensors(w, target.spec, space, seed), values) < TOLERANCE

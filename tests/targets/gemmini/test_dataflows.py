@@ -78,7 +78,7 @@ def test_sums_that_stay_in_the_array_are_exact(
     if extreme is not None:
         tensors = {"data": np.full_like(tensors["data"], -128),
                    "weight": np.full_like(tensors["weight"], extreme)}  # fmt: skip
-    if "bias" in epilogue:  # large sums are brought back to where a byte shows them
+    if "bias" in epilogue:  # the bias moves large sums back into the int8 range
         tensors["bias"] = rng.integers(-(1 << 19), 1 << 19, w.out_channels)
         if extreme is not None:
             total = -128 * extreme * w.in_channels
@@ -122,8 +122,8 @@ def test_only_sums_whose_20_bits_suffice_stay_in_the_array() -> None:
         ("dense:n=32,c=31,o=16", ROUNDED): both,
         ("dense:n=32,c=32,o=16", ROUNDED): one,  # 32 products of −128 have 21 bits
         ("dense:n=32,c=16,o=16", ROUNDED): one,  # a chain of one block saves nothing
-        ("dense:n=32,c=512,o=16", BARE): both,  # what saturates at 20 bits does at 8
-        # The same space; there each block is a chain of its own.
+        ("dense:n=32,c=512,o=16", BARE): both,  # sums that saturate at 20 bits also do at 8
+        # This workload has the same space, but each block is a separate chain.
         ("dense:n=32,c=512,o=16", BARE.replace("even 12", "even 13")): both,
         ("dense:n=32,c=512,o=16", "+ 1, " + BARE): one,
     }

@@ -205,7 +205,7 @@ def test_workloads_of_one_canonical_form_have_one_space() -> None:
 @pytest.mark.parametrize(
     ("text", "epilogue"),
     [
-        ("conv2d:n=1,c=20,h=22,w=22,o=20,k=20,s=1,p=2", ROUNDED),  # a stage of weights is large
+        ("conv2d:n=1,c=20,h=22,w=22,o=20,k=20,s=1,p=2", ROUNDED),  # large weight stages
         ("conv2d:n=1,c=20,h=9,w=9,o=20,k=22,s=1,p=11", ">> even 14, min 127, max -128"),
         ("dense:n=1,c=4000,o=1000", "bias, weighted 127, >> even 14, min 127, max -128"),
     ],
@@ -223,7 +223,7 @@ def test_a_rule_gives_a_schedule_with_a_program_for_every_workload(
 @pytest.mark.parametrize(
     "text",
     [
-        "conv2d:n=1,c=61,h=18,w=18,o=365,k=25,s=8,p=12",  # weights of one block fill more than half
+        "conv2d:n=1,c=61,h=18,w=18,o=365,k=25,s=8,p=12",  # one block's weights exceed half
         "conv2d:n=1,c=482,h=20,w=250,o=482,k=11,s=1,p=5,g=482",  # too many products for a program
     ],
 )
