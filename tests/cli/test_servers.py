@@ -147,8 +147,7 @@ def test_without_servers_there_are_no_variables_to_print(place: Place) -> None:
 def _open_in_a_browser(links: dict[str, str], password: str) -> None:
     """Open all pages, their scripts and the data that they request.
 
-    One link logs in to the start page and to MLflow; Prefect's page sends the password that was
-    typed into it.
+    One link logs in to the start page and to MLflow. Prefect's page sends the typed password.
     """
     with httpx.Client(timeout=ANSWER_SECONDS) as browser:
         opened = browser.get(links["Runs"])

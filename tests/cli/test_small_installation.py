@@ -42,7 +42,7 @@ class _Installation:
         self._env = os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run the command with its output as text."""
+        """Run the command and capture its output as text."""
         return subprocess.run(
             [sys.executable, "-m", "tilewright", *words], cwd=self.folder, env=self._env,
             capture_output=True, text=True, check=False, timeout=300,

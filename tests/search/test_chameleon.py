@@ -43,7 +43,7 @@ def _start(high: int, seed: int = 0) -> np.ndarray:
 
 
 def _explored(seed: int) -> tuple[list[list[int]], dict[str, list[float]]]:
-    """Let an agent explore for two episodes. Return its path and its weights."""
+    """Let an agent explore for two episodes. Return the visited points and the learned arrays."""
     agent = Agent(OPTIONS, SPACE.cardinalities, seed, {})
     met = [agent.explore(_start(32, k), _uphill).ravel().tolist() for k in range(2)]
     return met, {name: vector.tolist() for name, vector in agent.arrays().items()}

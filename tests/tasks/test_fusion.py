@@ -17,7 +17,7 @@ from tilewright.tuning.options import TuningOptions
 
 
 def asked(model: Path, **values: Any) -> ToDecide:
-    """Return the fusion decision of a run. Its workloads do not matter here."""
+    """Return a run whose fusion is still to be decided. Its workloads do not matter here."""
     options = TuningOptions.parse(model=str(model), **{"fusion": "learned", **values})
     return ToDecide(options, make_target("vta-pynq"), "net", (), lambda _: [], lambda _: None)
 
