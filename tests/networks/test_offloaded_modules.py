@@ -186,8 +186,8 @@ def _scale(model: onnx.ModelProto, name: str, scale: float) -> None:
 def test_a_module_that_no_importer_wrote_is_offloaded() -> None:
     """A hand-written Relax module is accepted too.
 
-    It has no dataflow block and no `num_input`, returns a tuple, and one of its results is an
-    input.
+    It has no dataflow block and no `num_input`, and returns a tuple. Only the second result reads
+    the second input.
     """
     rng = np.random.default_rng(0)
     weight = relax.const(rng.integers(-99, 99, (16, 16, 1, 1)).astype(np.int8), "int8")

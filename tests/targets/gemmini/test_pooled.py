@@ -37,10 +37,7 @@ def largest(w: Workload, results: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @pytest.mark.parametrize("text", LAYERS)
 def test_pooled_sums_equal_pooled_results(text: str) -> None:
-    """The random tiles lie at the borders of the image or between tiles.
-
-    They have a single pixel, some, or all of them.
-    """
+    """The random tiles range from a single pixel to the whole output, at the borders and inside."""
     w, rng = parse_workload(text, LAYERS[text]), np.random.default_rng(5)
     target = make_target("gemmini")
     g = target.lowering(w).geometry  # type: ignore[attr-defined]
