@@ -113,7 +113,6 @@ def _help(field: FieldInfo, option: CliOption) -> str:
 
 # Options that commands declare themselves, with the help texts of the options models.
 Target = Annotated[str, typer.Option(help=help_of("target"), callback=target_text)]
-Seed = Annotated[int, typer.Option(help=help_of("seed"))]
 Space = Annotated[str, typer.Option(help=help_of("space"))]
 Cluster = Annotated[str, typer.Option(metavar="tls://HOST:PORT|local:N", help=help_of("cluster"))]
 MaxWaste = Annotated[float, typer.Option(help=help_of("max_waste"))]
