@@ -32,8 +32,8 @@ from tilewright.tuning.options import TuningOptions
 
 R = TypeVar("R")
 _NAMES = {"model": model_text, "target": target_text, "warm start": warm_start_text}
-"""Functions that make the path of a file absolute and leave other names unchanged, by
-`CliOption.value`."""
+"""Functions that convert the value of an option, by `CliOption.value`. They make a relative path of
+a file absolute and return other names unchanged."""
 
 
 class OfferedFields:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tilewright.search.events import Listener
 
 GROUND_TRUTH = "oracle"
-"""Folder of enumerated spaces, below the workspace."""
+"""Name of the workspace folder that stores enumerated schedule spaces."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Bare = Annotated[

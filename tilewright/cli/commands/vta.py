@@ -41,7 +41,8 @@ DramBase = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FIRST_ADDRESS = "0x1000"
 MOST_BYTES = 1 << 30
-"""Of a file that is read: no device that never ends."""
+"""Maximum size in bytes of an input file. Without a limit, reading a device such as /dev/zero would
+never end."""
 
 commands = typer.Typer(
     help="Time, run, check and disassemble VTA instruction streams.", no_args_is_help=True
@@ -119,7 +120,7 @@ def run(
     ] = "functional",
     as_json: AsJson = False,
 ) -> None:
-    """Simulate a program bit by bit, and write the resulting memory to a file.
+    """Run a program in the functional simulator, and write the resulting memory to a file.
 
     Also prints how many bytes the program moved and how many operations it computed.
     """
