@@ -1,16 +1,17 @@
-"""Measures rows per second of `tilewright dataset build` on Dask clusters.
+"""Measures the rows per second of `tilewright dataset build` on Dask clusters.
 
     .venv/bin/python -m benchmarks.cluster --json FILE            # some minutes
     .venv/bin/python -m benchmarks.cluster --json FILE --quick    # a minute
 
-Clusters are compared with a build in one process:
+These clusters are compared with a build in a single process:
 
-* `local:N` with 1, 2 and 4 processes of this machine;
-* two hosts in network namespaces (`ip netns`, needs root), each with a worker of one thread. The
-  scheduler and the command run on the first host. Traffic between the hosts crosses a virtual
+* `local:N` with 1, 2 and 4 processes on this machine;
+* two hosts in network namespaces (`ip netns`, needs root), each with a worker that has one thread.
+  The scheduler and the command run on the first host. Traffic between the hosts crosses a virtual
   network cable with TLS.
 
-A round builds one data set per cluster, so that all clusters meet the same load of the machine.
+In each round, every cluster builds one dataset, so that changes of the machine's load affect all
+clusters alike.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Resamples what was sampled: the layers (or networks, or pairs), and the seeds within each.
+"""Confidence intervals that resample groups, such as layers, and the runs within each group.
 
-A bootstrap over seeds alone says how sure a figure is on these layers; this one says how sure it is
-on others like them. It is the hierarchical bootstrap (Davison & Hinkley, Bootstrap Methods and
-their Application, 1997, section 3.8): groups are drawn with replacement, then runs of each drawn
-group. `scipy.stats.bootstrap` draws on one level only. With a handful of groups the interval is
-still too narrow, which is why tables state their number.
+A bootstrap over seeds alone shows how certain a figure is for these layers. Resampling the layers
+(or networks, or pairs), too, shows how certain the figure is for other layers of this kind. The
+method is the hierarchical bootstrap (Davison & Hinkley, Bootstrap Methods and their Application,
+1997, section 3.8): groups are drawn with replacement, and then runs within each drawn group.
+`scipy.stats.bootstrap` resamples on one level only. With only a few groups, the interval is still
+too narrow; tables therefore state the number of groups.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Lists layers that benchmarks run, and says which of them options were chosen on.
+"""Layers that benchmarks run, split into development layers and held-out ("judged") layers.
 
-This is the one split between development and judged layers. Options are chosen on `DEVELOPMENT`
-only. A claim about layers that a tuner has not been adjusted to comes from `JUDGED`. Estimates of
-a CPU have a split of their own: their constants were chosen on `CPU_DEVELOPMENT`, and they are
-judged on `CPU_JUDGED`. No option was chosen on a layer of Gemmini: all of them are judged.
+All benchmarks use this one split. Options of tuners are chosen on `DEVELOPMENT` only. Claims about
+layers on which a tuner was not adjusted use `JUDGED`. CPU estimates have a separate split: their
+constants were chosen on `CPU_DEVELOPMENT`, and they are evaluated on `CPU_JUDGED`. No option was
+chosen on a Gemmini layer, so all Gemmini layers are held-out.
 """
 
 from __future__ import annotations

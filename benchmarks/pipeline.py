@@ -1,18 +1,18 @@
-"""Measures what the overlap of successive images gives: images/s beside latency.
+"""Measures the throughput that pipelining successive images gives, beside the latency.
 
     python -m benchmarks.pipeline [--networks …] [--targets …] [--artifacts DIR] [--json FILE]
     python -m benchmarks.pipeline --layers  # a bound on overlap between layers
 
-Networks are built with the schedules that are estimated best (`--artifacts` keeps the folders, and
-takes those that are there). The accelerator's time is simulated, exactly. The CPU's is an estimate,
-for one Cortex-A9 (`networks.offloading.cpu_costs`). So each row also says what overlap gives for a
-CPU that is four times as fast, and for one that takes twice as long.
+Networks are built with the schedules that have the best estimates (`--artifacts` keeps the folders
+and uses existing ones). The time of the accelerator is simulated exactly. The time of the CPU is an
+estimate for one Cortex-A9 core (`networks.offloading.cpu_costs`). Each row therefore also has the
+gain for a CPU that is four times as fast, and for a CPU that is half as fast.
 
-With `--layers` nothing is built. Today a barrier lies between two layers of a stream: only the
-first weights of the next layer load earlier (`benchmarks.fusion.stream_bound`). Without any
-barrier, compute and the two channels of memory would still do the same work, each in its own time.
-So no overlap between layers, with whatever scratchpads, takes less than the largest of three sums
-over a stream: of compute, of reads, of writes.
+With `--layers`, nothing is built. Instead, the command bounds what overlapping the layers of a
+stream could save. Today, a barrier separates two layers, and only the first weights of the next
+layer can be loaded earlier (`benchmarks.fusion.stream_bound`). Without any barrier, the compute
+unit and the two memory channels would still have to do the same work. So with any scratchpads, a
+stream takes at least the largest of three sums over its layers: of compute, of reads and of writes.
 """
 
 from __future__ import annotations

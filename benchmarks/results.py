@@ -1,7 +1,7 @@
-"""Rows of benchmarks: how commands name their options, and Markdown tables that are drawn of rows.
+"""Shared options of benchmarks, storage of their rows, and Markdown tables.
 
-A benchmark writes one row per run to `--out`. `--redraw` prints the tables of such a file without
-running anything. Rows behind a page's tables lie in `benchmarks/rows`.
+A benchmark writes one row per run to the file `--out`. `--redraw FILE` prints the tables of a file
+without running anything. The rows behind the tables of the documentation are in `benchmarks/rows`.
 """
 
 from __future__ import annotations

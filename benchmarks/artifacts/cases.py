@@ -1,4 +1,4 @@
-"""Lists the cases to check: drawn networks, or model files with the numbers they must compute."""
+"""Test cases of built networks: random networks, or model files with their expected outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Checks one model on one accelerator: imported, built, run, verified and fused, or refused."""
+"""Builds a model for one accelerator, runs it, and compares its outputs with onnxruntime.
+
+The check also runs `verify` and builds the network with several fusion choices. A model that the
+build rejects with a reason is not a failure.
+"""
 
 from __future__ import annotations
 

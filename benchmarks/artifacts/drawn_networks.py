@@ -1,4 +1,4 @@
-"""Draws small float networks: a seed makes one network, always the same."""
+"""Generates small random float networks. The same seed always gives the same network."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Converts a float network to the forms in which users have it.
+"""Converts a float network to the forms in which users have models.
 
-It stays as it is, becomes half floats, or is quantised by onnxruntime in one of the usual ways.
+The forms are float32, float16, and the usual ways in which onnxruntime quantises a model.
 """
 
 from __future__ import annotations

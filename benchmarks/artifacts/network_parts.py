@@ -1,4 +1,4 @@
-"""Draws the parts of small float networks: ONNX operators on tensors of known shapes."""
+"""Parts of small random float networks: ONNX operators on tensors of known shapes."""
 
 from __future__ import annotations
 

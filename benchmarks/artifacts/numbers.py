@@ -1,4 +1,4 @@
-"""Computes a model with onnxruntime, and measures how far other numbers are from that."""
+"""Runs a model in onnxruntime, and measures how far other outputs are from its outputs."""
 
 from __future__ import annotations
 

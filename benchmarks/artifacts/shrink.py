@@ -1,4 +1,4 @@
-"""Shrinks a failing model to the smallest part that fails as the whole does."""
+"""Reduces a model that fails a check to the smallest part that still fails."""
 
 from __future__ import annotations
 

@@ -1,13 +1,18 @@
-"""Compares searches that minimise energy with searches by latency that choose by it at the end.
+"""Compares searches that minimise energy with searches that minimise latency.
 
     python -m benchmarks.codesign.energy --out built/codesign_energy.parquet
     python -m benchmarks.codesign.energy --redraw benchmarks/rows/codesign-energy.parquet
 
-The machines are those of a truth (`benchmarks.codesign.truth`, that of the tests unless another is
-given). For each objective beside area, a method searches by it, and by latency. Of either, all that
-was measured is judged by the objective, with the same seeds and as many measurements. Printed are
-ratios of hypervolume and of the best machine's energy or energy-delay product. Intervals are over
-seeds, drawn in pairs, as there is one set of networks.
+The benchmark asks whether a search needs energy as its objective, or whether it is enough to search
+by latency and to choose the design with the least energy among the measured ones at the end. The
+objectives besides chip area are energy and the energy-delay product. For each of them, each method
+searches once by this objective and once by latency, with the same seeds and number of measurements.
+All measured designs of both searches are then evaluated by the objective.
+
+The table has ratios (search by the objective over search by latency) of the hypervolume and of the
+best machine's objective. The confidence intervals resample seeds in pairs, because there is a
+single set of networks. The machines are those of an exactly solved problem
+(`benchmarks.codesign.truth`), by default the one of the tests.
 """
 
 from __future__ import annotations

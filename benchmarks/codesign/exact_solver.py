@@ -1,10 +1,11 @@
-"""Solves hardware and schedules: each layer's fastest schedule found on each machine, and a bound.
+"""Finds the fastest schedule of each layer on each machine, with a proof or a lower bound.
 
-Of a space of schedules those are simulated whose estimates are lowest. Then come those whose bound
-(what a program takes at least, known without compiling it) lies below the fastest so far. They come
-by turns, the ones with the lowest bounds and with the lowest estimates. Where none is left, the
-fastest is the optimum, by proof; else the lowest bound that is left bounds it. So the truth is
-known both ways: `best_cycles` is reached, and nothing is below `bound_cycles`.
+For each layer, the schedules with the lowest estimates are simulated first. Further schedules are
+simulated if their lower bound, which is known without compiling, is below the fastest cycles so
+far. The solver alternates between the lowest bounds and the lowest estimates. If no such schedule
+is left, the fastest one is proven to be optimal. Otherwise, the lowest bound among the remaining
+schedules is a lower bound of the optimum. So `best_cycles` is always reached by a schedule, and no
+schedule takes fewer than `bound_cycles`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compares methods that search hardware and schedules together with the exact optimum.
+"""Compares co-design methods with the exact optimum of hardware and schedules.
 
     python -m benchmarks.codesign.methods --quick                     # digits_cnn, two seeds
     python -m benchmarks.codesign.methods --out FILE                  # hours; resumes from FILE
@@ -7,15 +7,17 @@
     python -m benchmarks.codesign.methods --sets "vgg16" --unsolved   # the same, at once
     python -m benchmarks.codesign.methods --redraw FILE               # the summary only
 
-Every run has the same machines, those of a truth (`benchmarks.codesign.truth`, built below
-`--folder` first unless one is given), and the same number of measurements. An entry of `--methods`
-is the name of a method, or one with options: `ours:estimates=false,correct=false`. Networks are
-searched for one by one and all together. Of others (`--sets`) nobody knows the truth, and methods
-are compared with the best of them. A run takes place in one process, after the compiled kernels
-were loaded; machines, designs and what targets remember are its own.
+All runs search the same machines with the same number of measurements. The machines are those of an
+exactly solved problem ("truth", see `benchmarks.codesign.truth`). Without `--truth`, it is built
+below `--folder` first. An entry of `--methods` is the name of a method, or a name with options:
+`ours:estimates=false,correct=false`. The networks of the truth are searched one by one and all
+together. The optimum of other networks (`--sets`) is not known; there, methods are compared with
+the best result of all methods. Each run takes place in one process after the compiled kernels were
+loaded, and shares no machines, designs or caches with other runs.
 
-Kept of a run: the best latency within the area and the hypervolume whenever one of them changed, by
-measurements and by CPU seconds. Compiles. Wall and CPU seconds, simulation included. The front.
+The file stores for each run: the best latency within the allowed area and the hypervolume whenever
+one of them improved, with the number of measurements and the CPU seconds until then; the number of
+compiles; the wall-clock and CPU seconds, including simulation; and the Pareto front.
 """
 
 from __future__ import annotations

@@ -1,13 +1,16 @@
-"""Runs the published rivals of co-design as their papers do: one layer on a machine of its own.
+"""Runs published co-design methods as in their papers: for each layer, on a machine of its own.
 
     python -m benchmarks.codesign.single_layers --networks alexnet --seeds 3
 
-A search has the seven knobs of TVM's template for one layer (two of virtual threads, five of tiles)
-and the three of the GEMM core, under a limit of area. Scratchpads and memory port are the stock
-machine's. A layer's figure is its fastest schedule on any machine, so the layers of a network
-together are on no machine that can be built (`docs/evidence/codesign-truth.md`). Printed is each
-method's throughput beside AutoTVM's, a geometric mean over layers and seeds with its interval. All
-pay the price that whole-network searches pay.
+Each search has ten knobs: the seven knobs of TVM's template for one layer (two for virtual threads,
+five for tile sizes) and three of the GEMM core, with a limit of the chip area. Scratchpads and
+memory port are those of the stock machine. The result for a layer is its fastest schedule on any
+machine. Different layers of a network choose different machines, so no machine that can be built
+achieves all these results at once (docs/evidence/codesign-truth.md).
+
+The summary has the throughput of each method relative to AutoTVM: the geometric mean over layers
+and seeds, with its confidence interval. As in the searches for whole networks, a schedule that does
+not compile costs one compile and no measurement.
 """
 
 from __future__ import annotations

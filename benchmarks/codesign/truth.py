@@ -1,12 +1,13 @@
-"""Solves hardware and schedules together, so that a search over both can be judged.
+"""Solves co-design problems exactly, so that search methods can be compared with the optimum.
 
     python -m benchmarks.codesign.truth --out built/truth            # minutes of one core
     python -m benchmarks.codesign.truth --out built/small --quick    # digits_cnn, a minute
 
-Builds what the folder lacks (it can be stopped at any time) and prints how tight what is known is:
-the fastest schedule found over what no schedule beats (`benchmarks.codesign.exact_solver`). Beside
-the fastest machine it prints what each layer on a machine of its own would take, as work on single
-layers reports it: no machine that one can build beats that.
+The command computes what the folder lacks; it can be stopped and resumed at any time. It prints how
+tight the result is: the cycles of the fastest schedule found divided by the lower bound of all
+schedules (`benchmarks.codesign.exact_solver`). It also prints the latency of the fastest machine,
+and the sum of the latencies if each layer ran on the best machine for this layer. Work on single
+layers reports the latter, but no machine that can be built reaches it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Stores a truth in a folder, part by part: finished parts stay, damaged ones are made again.
+"""Stores an exactly solved co-design problem ("truth") in a folder, in resumable parts.
 
-`truth.json` says what it is of, `parts/` holds some machines a file, `truth.parquet` all of them.
+`truth.json` describes the problem, each file in `parts/` has the results of some machines, and
+`truth.parquet` has the results of all machines. Finished parts are kept; damaged parts are computed
+again.
 """
 
 from __future__ import annotations

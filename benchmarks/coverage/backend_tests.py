@@ -1,14 +1,14 @@
-"""Builds the models of the ONNX backend's node tests, and compares them with onnxruntime.
+"""Builds the models of the ONNX backend node tests, and compares them with onnxruntime.
 
     python -m benchmarks.coverage.backend_tests --json built/node-tests.json          # half an hour
     python -m benchmarks.coverage.backend_tests --json built/node-tests.json --only resize,pad
     python -m benchmarks.coverage.backend_tests --json built/node-tests.json --write
 
-Each test is one small model with its inputs. It is built for the target `cpu` and run on the test's
-inputs. The result is right if element types and shapes are those of onnxruntime, integers are equal
-and floats within 1e-4 of the largest (float16 within 2e-3). Where onnxruntime itself refuses a
-model, or stops, the build has to refuse it, too. `--write` puts the counts, and every case that is
-neither, into `docs/evidence/coverage.md`.
+Each test is a small model with inputs. It is built for the target `cpu` and run on these inputs.
+The result is right if element types and shapes equal those of onnxruntime, integers are equal, and
+floats differ by at most 1e-4 of the largest value (float16: 2e-3). If onnxruntime rejects a model
+or crashes, the build has to reject it, too. `--write` writes the counts and all other cases to
+`docs/evidence/coverage.md`.
 """
 
 from __future__ import annotations

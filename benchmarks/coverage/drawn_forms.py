@@ -1,7 +1,7 @@
-"""Draws operators in all forms that models use: hypothesis draws sizes and numbers.
+"""Generates random operators in all forms that models use, with sizes and values by hypothesis.
 
-A family lists the forms of operators that take the same kinds of inputs. Element types are those
-that the operator's definition allows, out of the types that models compute in.
+Each generator function covers the operators that take the same kinds of inputs. The element types
+are those that both the operator's ONNX definition allows and models compute in.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Judges what our front end answers to one model file, and whether the answer is true.
+"""Checks what the front end answers for a model file, and that the answer is true.
 
-It has its own list of what no user should read, and its own look at the file: nothing here asks the
-code that is judged. Run as `python -m benchmarks.coverage.model_answers`, this module is a process
-that judges cases.
+The check is independent of the code that it checks: it has its own list of internal words that a
+message must not contain, and reads the model file itself. `python -m
+benchmarks.coverage.model_answers` runs this module as a process that checks cases for
+`benchmarks.coverage.model_files`.
 """
 
 from __future__ import annotations

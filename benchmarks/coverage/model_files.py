@@ -1,11 +1,11 @@
-"""Judges how the front end answers the models that the `onnx` package ships, all of them.
+"""Checks the front end's answer for every model that the `onnx` package ships.
 
     python -m benchmarks.coverage.model_files                              # all 2,000, some minutes
     python -m benchmarks.coverage.model_files --kinds simple,light --json answers.json
 
-An answer is false where a model loads and computes other numbers than the package says, or is
-refused with a reason that the file contradicts or that speaks of insides, or where the process
-dies. Exits with 1 if there is a false one.
+An answer is false in these cases: the model loads but computes other values than the package
+expects; the model is rejected with a reason that contradicts the file or names internals of
+Tilewright; or the process crashes. The exit status is 1 if an answer is false.
 """
 
 from __future__ import annotations

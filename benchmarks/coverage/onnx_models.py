@@ -1,8 +1,8 @@
-"""Reads the models that the `onnx` package ships, each with the numbers it must compute.
+"""Reads the models that the `onnx` package ships, each with its expected outputs.
 
-`node` are models of one operator (with `_expanded` twins written as functions of simpler ones),
-`simple` a few operators, `light` published networks without trained weights, `pytorch-*` layers as
-PyTorch exported them in 2017.
+The kinds of models are `node` (a single operator; a variant `_expanded` is written with simpler
+operators), `simple` (a few operators), `light` (published networks without trained weights) and
+`pytorch-*` (layers that PyTorch exported in 2017).
 """
 
 from __future__ import annotations

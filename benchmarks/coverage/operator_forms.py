@@ -1,13 +1,13 @@
-"""Writes the table of operator forms that are compiled.
+"""Writes the table of operator forms that the CPU target compiles correctly.
 
     python -m benchmarks.coverage.operator_forms
     python -m benchmarks.coverage.operator_forms --only Conv,Resize
 
-Forms are drawn by hypothesis (`benchmarks.coverage.drawn_forms`) and taken from the node tests of
-the `onnx` package. Each is compiled as the CPU target compiles it and compared with onnxruntime:
-element types and shapes must be the same, integers equal, and floats within 1e-4 of the largest. A
-form enters the table if everything that was drawn of it is right. Forms on which onnxruntime itself
-stops are left out, since there is nothing to compare with.
+The forms come from random operators (`benchmarks.coverage.drawn_forms`) and from the node tests of
+the `onnx` package. Each case is compiled as the CPU target compiles it and compared with
+onnxruntime: element types and shapes must be equal, integers must be equal, and floats may differ
+by 1e-4 of the largest value. A form is added to the table if all its cases are right. Forms on
+which onnxruntime crashes are left out, because there is nothing to compare with.
 """
 
 from __future__ import annotations

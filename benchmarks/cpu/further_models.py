@@ -1,10 +1,10 @@
-"""Draws networks of forms that chose no rule of the kernels, for `cpu_networks`.
+"""Networks for `benchmarks.cpu.networks` on which no rule of the kernels was chosen.
 
-A vocoder in HiFi-GAN's form (Kong et al., arXiv 2010.05646), a generator in DCGAN's (Radford et
-al., arXiv 1511.06434), two stages of a 3-D ResNet (Tran et al., arXiv 1711.11248), and dilated
-convolutions beside each other (Chen et al., arXiv 1706.05587). Then PointNet's classifier (Qi et
-al., arXiv 1612.00593), sums over the edges of a graph, gated recurrent units in both directions,
-and two layers of BERT that onnxruntime quantised dynamically.
+They are a vocoder like HiFi-GAN (Kong et al., arXiv 2010.05646), a generator like DCGAN (Radford et
+al., arXiv 1511.06434), two stages of a 3-D ResNet (Tran et al., arXiv 1711.11248), parallel dilated
+convolutions (Chen et al., arXiv 1706.05587), the classifier of PointNet (Qi et al., arXiv
+1612.00593), a graph network that sums over edges, bidirectional gated recurrent units, and two
+layers of BERT that onnxruntime quantised dynamically.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""Measures how much faster than its rule a layer can be on a CPU, and what tuners find of that.
+"""Measures how much faster than the rule schedule a CPU layer can be, and how much tuners find.
 
     python -m benchmarks.cpu.headroom --out built/cpu-headroom.parquet
     python -m benchmarks.cpu.headroom --redraw benchmarks/rows/cpu-headroom.parquet
 
-Eight of `benchmarks.layers.CPU_JUDGED` run on one thread. Each layer is searched in four ways: by
-three tuners, and over the schedules that differ from the rule schedule in one knob by one step. The
-fastest of hundreds of noisy trials looks faster than it is. The `LEADERS` fastest trials of each
-search, and of all searches together `MOST_LEADERS`, are therefore measured again, in `TURNS` turns
-with the rule schedule, each turn in another order. Weights are cold, as in a network
-(`docs/decisions/measuring-on-a-cpu.md`). Every second turn chooses the fastest schedule of a
-search, which may be the rule schedule. The other turns give its latency. Intervals resample layers
-and turns.
+Eight layers of `benchmarks.layers.CPU_JUDGED` run on one thread. Each layer is searched in four
+ways: by three tuners, and by measuring all schedules that differ from the rule schedule in one knob
+by one step. The fastest of many noisy trials looks faster than it is. Therefore the `LEADERS`
+fastest trials of each search, and the `MOST_LEADERS` fastest trials of all searches together, are
+measured again in `TURNS` rounds together with the rule schedule, in a different order in each
+round. Weights are not in the cache, as in a network (docs/decisions/measuring-on-a-cpu.md). Every
+second round chooses the fastest schedule of each search, which may be the rule schedule; the other
+rounds give the latency of this choice. The confidence intervals resample layers and rounds.
 
-The file is written after each search and turn, and a later run goes on with it.
+The file is written after each search and each round, and a later run resumes from it.
 """
 
 from __future__ import annotations

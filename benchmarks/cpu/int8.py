@@ -1,9 +1,9 @@
-"""Compares int8 with float32 on this processor: baselines of development layers, in turns.
+"""Compares the throughput of int8 and float32 rule schedules of development layers on this CPU.
 
     python -m benchmarks.cpu.int8 --target cpu:threads=1      # a minute
 
-Prints a table in 10^9 operations a second, two a multiply-add of the plain operator: where
-float32 uses Winograd's algorithm, it makes fewer.
+Prints a table in 10^9 operations per second. A multiply-add of the operator's definition counts as
+two operations, even where float32 uses Winograd's algorithm, which needs fewer.
 """
 
 from __future__ import annotations

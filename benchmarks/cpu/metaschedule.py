@@ -1,18 +1,18 @@
-"""Tunes layers with MetaSchedule in its own setting, and the same layers with our tuner.
+"""Compares TVM's MetaSchedule, in its own setting, with Tilewright's default tuner on CPU layers.
 
     python -m benchmarks.cpu.metaschedule --out built/natural.parquet --quick   # two layers
     python -m benchmarks.cpu.metaschedule --out FILE --seeds 3                  # hours
     python -m benchmarks.cpu.metaschedule --redraw benchmarks/rows/metaschedule-natural.parquet
 
-MetaSchedule gets a Relax function of plain operators: NHWC images, HWIO weights, constants as
-weights. The passes, the design space, the population, the generations, the cost model, the builder
-and the runner are those of `relax.pipeline.static_shape_tuning_pipeline` with `cpu_weight_prepack`,
-but for limits of time. Its steps are called one by one, because the pipeline takes no seed. Our
-tuner gets the same layer as a workload, with the layouts of its own kernels. Each measures with its
-own instrument.
+MetaSchedule gets a Relax function of plain operators, with NHWC images and HWIO weights that are
+constants. Its passes, design space, population, generations, cost model, builder and runner are
+those of `relax.pipeline.static_shape_tuning_pipeline` with `cpu_weight_prepack`, except for time
+limits. The steps of this pipeline are called one by one, because the pipeline does not accept a
+seed. Tilewright's tuner gets the same layer as a workload, with the layouts of its own kernels.
+Each tuner measures with its own runner.
 
-The fastest programs of both are then timed in turns by TVM's evaluator, in one process. The output
-of MetaSchedule's is compared with numpy's first. All is on one thread.
+The fastest programs of both tuners are then timed in turns by TVM's evaluator in one process, after
+MetaSchedule's output was compared with numpy. Everything runs on one thread.
 """
 
 from __future__ import annotations

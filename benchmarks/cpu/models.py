@@ -1,10 +1,10 @@
-"""Draws the networks that `cpu_networks` times beyond the built-in ones, with seeded weights.
+"""Networks that `benchmarks.cpu.networks` times besides the built-in ones, with random weights.
 
-EfficientNet-B0 (Tan and Le, arXiv 1905.11946), a U-Net (Ronneberger et al., arXiv 1505.04597, half
-as wide), ConvNeXt-T (Liu et al., arXiv 2201.03545), MLP-Mixer S/16 (Tolstikhin et al.,
-arXiv 2105.01601), six layers of BERT and of GPT-2, a recommender of DLRM's form (Naumov et al.,
-arXiv 1906.00091), keyword spotting by separable convolutions (Zhang et al., arXiv 1711.07128), and
-convolutions along audio samples.
+They are EfficientNet-B0 (Tan and Le, arXiv 1905.11946), a U-Net with half the width (Ronneberger et
+al., arXiv 1505.04597), ConvNeXt-T (Liu et al., arXiv 2201.03545), MLP-Mixer S/16 (Tolstikhin et
+al., arXiv 2105.01601), six layers of BERT and of GPT-2, a recommender like DLRM (Naumov et al.,
+arXiv 1906.00091), keyword spotting with separable convolutions (Zhang et al., arXiv 1711.07128),
+and convolutions over audio samples. The seeds of the weights are fixed.
 """
 
 from __future__ import annotations

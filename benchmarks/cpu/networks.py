@@ -1,18 +1,20 @@
-"""Times whole networks on this processor in turns with onnxruntime and OpenVINO.
+"""Compares the latency of whole networks on this CPU with onnxruntime and OpenVINO.
 
     python -m benchmarks.cpu.networks --json built/networks.json --quick   # minutes: five networks
     python -m benchmarks.cpu.networks --json built/networks.json           # an hour or two
     python -m benchmarks.cpu.networks --json FILE --folder models          # ONNX files of your own
     python -m benchmarks.cpu.networks --redraw benchmarks/rows/cpu-networks-avx2.parquet
 
-Libraries take the kernels' own rules, without tuning, unless `--trials` says otherwise. Every
-network runs on one thread, where processor time is compared, and on two, where wall-clock time is.
-`evaluation.engines.timing` says how rounds are taken, and which count. An engine that is not
-installed is left out; `pip install openvino` adds OpenVINO. With `--precision f32`, the usual, that
-computes in float32; with any other, in the precision that it chooses itself.
+Without `--trials`, libraries are built with the rule schedules of the kernels, without tuning. Each
+network runs on one thread, where processor time is compared, and on two threads, where wall-clock
+time is compared. `tilewright.evaluation.engines.timing` defines how rounds are measured and which
+rounds count. An engine that is not installed is left out; `pip install openvino` adds OpenVINO.
+With `--precision f32`, the default, OpenVINO computes in float32; with any other value, it chooses
+its precision itself.
 
-The file has a row a network and number of threads, its figures medians of quiet rounds. Every round
-is in the Parquet file beside it, of which `--redraw` makes the table of docs/evidence/cpu.md.
+The file has one row per network and number of threads, with medians over the quiet rounds. The
+Parquet file beside it has all rounds; `--redraw` prints the table of docs/evidence/cpu.md from this
+file.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
-"""Measures what operators cost on this machine's CPU: `python -m benchmarks.cpu.operator_costs`.
+"""Measures the cost of operators on this machine's CPU, for `networks.offloading.cpu_costs`.
 
-Measures, on one core, every kind of `networks.offloading.cpu_costs.SECONDS` as the CPU side of a
-network runs it: compiled by TVM without tuning, in float. Packing as an image is brought into
-blocks. A kind's figure is the geometric mean over its cases, a case's the fastest of several runs.
-The table in the module is what this printed, rounded to two digits.
+    python -m benchmarks.cpu.operator_costs
+
+Each kind of operator in `cpu_costs.SECONDS` is measured on one core as the CPU beside an
+accelerator runs it: compiled by TVM without tuning, in float32. Packing an image into blocks is
+measured in int8. The cost of a kind is the geometric mean over its cases, and the time of a case is
+the minimum of several runs. `SECONDS` has the numbers that this command printed, rounded to two
+digits.
 """
 
 from __future__ import annotations

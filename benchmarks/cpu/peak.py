@@ -1,16 +1,18 @@
-"""Measures the share of a core's peak that layers of networks reach by the kernels' own rules.
+"""Measures the fraction of a core's peak throughput that rule schedules of layers reach.
 
     python -m benchmarks.cpu.peak --out built/cpu-peak.parquet --networks resnet18   # a minute
     python -m benchmarks.cpu.peak --out FILE                                         # minutes
     python -m benchmarks.cpu.peak --out FILE --precision bf16    # tiles of AMX
     python -m benchmarks.cpu.peak --redraw benchmarks/rows/cpu-peak.parquet
 
-A layer is run alone on one thread, with other large weights at each call, as in a network. Its rate
-counts the multiplications of the layer's definition, so Winograd's algorithm may pass 100 %. The
-peak is the most that the reference kernel reached in the whole run; it is measured again beside
-every layer. That of tiles is 16 times as high: 512 multiplications of bfloat16 a cycle, 32 of
-float32. Where a layer is slow, the table says how much of its time its bytes from memory take
-at the measured bandwidth, and what the estimate says of the schedule: copies, idle multipliers.
+Each layer runs alone on one thread, with different weights at each call, so that they are not in
+the cache, as in a network. The rate counts the multiplications of the layer's definition, so
+Winograd's algorithm may exceed 100 %. The peak is the highest rate of the reference kernel in the
+whole run; the reference kernel is measured again beside every layer. The peak of AMX tiles is 16
+times as high: 512 bfloat16 multiplications per cycle instead of 32 in float32. For slow layers, the
+table has possible causes: the fraction of the time that the layer's bytes take at the measured
+memory bandwidth, and the fractions of the estimated cycles that are spent on copies and on idle
+multipliers.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""Measures random schedules of a processor, and how its estimates order them.
+"""Measures how well the CPU's latency estimates rank random schedules.
 
     python -m benchmarks.cpu.schedules --rows 10
     python -m benchmarks.cpu.schedules --redraw benchmarks/rows/cpu-schedules.parquet
 
-Layers are `benchmarks.layers.CPU_JUDGED`, on which no constant of the estimates was chosen, on one
-thread. Compiling and timing are the target's own. `MOST` schedules are drawn from the whole space
-of a layer and measured in rounds of `ROUND`. The file is written after each layer, and a later run
-goes on with it. A row has a schedule, its latency and its estimate, and what is known of the
-program by the names that datasets give it. Printed are Spearman's correlation of each layer, and
-the mean with an interval over layers and schedules.
+The layers are those of `benchmarks.layers.CPU_JUDGED`, which were not used to choose the constants
+of the estimates. They run on one thread, and are compiled and timed as the target does it. For each
+layer, `MOST` schedules are drawn from the whole space and measured in rounds of `ROUND` schedules.
+The file is written after each layer, and a later run resumes from it. A row has a schedule, its
+latency, its estimate, and the program's features under the names that datasets use. The table has
+Spearman's rank correlation per layer, and the mean with a confidence interval over layers and
+schedules.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Measures what tuning gains on this processor over the kernels' own rules, in whole networks.
+"""Measures how much faster tuning makes whole networks on this CPU than the rule schedules.
 
     python -m benchmarks.cpu.tuning --out built/cpu-tuning.parquet --networks keywords  # minutes
     python -m benchmarks.cpu.tuning --out FILE                                          # an hour
     python -m benchmarks.cpu.tuning --redraw benchmarks/rows/cpu-tuning.parquet
 
-Each network becomes a library by the rules, and one of the schedules that each tuner found with so
-many trials a workload. All libraries of a network run in one process, in turns and on one thread;
-processor time counts. The run with more trials continues the one with fewer.
+Each network is built once with the rule schedules, and once per tuner and number of trials per
+workload. All libraries of a network run in turns in one process on one thread, and their processor
+time is compared. A run with more trials continues the run with fewer trials.
 """
 
 from __future__ import annotations

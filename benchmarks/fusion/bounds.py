@@ -1,16 +1,20 @@
-"""Bounds the cycles that no labelling of a network can beat, by any search.
+"""Computes lower bounds of a network's cycles that hold for every choice of fusions.
 
     python -m benchmarks.fusion.bounds  # all pairs of `benchmarks.fusion.decisions`
     python -m benchmarks.fusion.bounds --networks resnet18 --targets huge
 
-Nothing is tuned, and no program is made: a minute a pair at most.
+Nothing is tuned or compiled; a pair of network and target takes at most a minute. A labelling says
+for each fusible pair of operators whether it is fused. There are two bounds.
 
-Of one labelling: what its streams take at least by what their layers need, with any schedules
-(`benchmarks.fusion.stream_bound`). Of all labellings: a lower figure, no lower than the least of
-them. Each layer is counted either by what it takes in a stream whatever is around it, or, in
-stretches of layers that wait for memory, by its reads alone, of which nothing but the first layer's
-can be early. Either is a sum over layers, so the labels of one segment change their own layers'
-part of it and no other: the least of each segment's labels is added up.
+The bound of one labelling is the number of cycles that its command streams need at least, with any
+schedules. It follows from the needs of the layers (`benchmarks.fusion.stream_bound`).
+
+The bound of all labellings is at most the smallest bound of a labelling. It counts each layer in
+one of two ways: by the cycles that the layer takes in a stream whatever its neighbours are, or, in
+a sequence of layers that wait for memory, by its reads alone, where only reads of the first layer
+can start early. Both are sums over layers. The labels of one segment (decisions that share a layer)
+therefore only change the terms of the segment's own layers, and the minimum of each segment can be
+added up.
 """
 
 from __future__ import annotations

@@ -1,24 +1,25 @@
-"""Measures what deciding about fusion gains on whole networks, and what it takes to decide.
+"""Compares ways to decide which operators of a network to fuse: cycles, and cost of the decision.
 
     python -m benchmarks.fusion.decisions --quick        # two small networks, one target
     python -m benchmarks.fusion.decisions --out FILE     # resumes from FILE
     python -m benchmarks.fusion.decisions --redraw FILE  # the summary only
 
-Of each network on each target: cycles and bytes moved where nothing is fused, all that may be, all
-but shortcuts, what estimates say (greedy), what TVM's FuseOps would, what the policy says without a
-search, and what the learned search finds. All workloads are tuned alike, with `--trials` each, for
-every method. Models learned from the other networks of the list and those of `--training`, on this
-target and those before it. Never from the network itself on any target. Searches that ask the
-simulator itself, and random draws, have `--budget` labelled graphs each, and count until they come
-as near as 0.1 % to the best that anybody found.
+For each network on each target, the command computes the cycles and the moved bytes of these
+choices: nothing fused; everything fused; everything but shortcuts; the choice by estimates
+(greedy); the choice of TVM's FuseOps; the choice of the learned policy without a search; and the
+result of the learned search. All choices use schedules that were tuned in the same way, with
+`--trials` per workload. Cycles are those of all command streams in the cycle simulator.
 
-`bound`: cycles that no labelling takes less than, by any schedules (`benchmarks.fusion.bounds`).
+The models are trained on the other networks of the list and on those of `--training`, on this
+target and on the targets before it, but never on the network itself. Searches that call the
+simulator directly, and random search, may evaluate `--budget` labelled networks each. The table has
+the number of evaluations until a search is within 0.1 % of the best result of any search. `bound`
+is a number of cycles that no labelling undercuts, with any schedules (`benchmarks.fusion.bounds`).
 
-The truth: parts of networks with few decisions, all others as they are in the best labelling, gone
-through exhaustively: the first, the middle and the last ones, and some of those where the best
-labelling does not fuse everything. A network of few decisions as a whole. Regret is that of what
-the learned search finds by itself where only these decisions are open. Cycles are those of all
-streams by the cycle simulator.
+The known optimum ("truth"): parts of a network with few decisions are solved exhaustively, with all
+other decisions as in the best labelling. The parts are the first, middle and last decisions, and
+some for which the best labelling does not fuse everything. A network with few decisions is solved
+as a whole. The regret is that of a separate learned search in which only these decisions are open.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Stores training examples of fusion models as NPZ files.
+"""Stores training examples of the fusion models as NPZ files.
 
-Examples are labelled graphs of a network that were simulated, and which of its decisions were
-better fused.
+The examples of a network are labelled graphs that were simulated, and its units (groups of
+decisions), each with a flag that says whether it was faster fused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Searches labels at random, exhaustively and by segments, to compare the shipped search with."""
+"""Reference search methods for fusion labels: random, exhaustive, and segment by segment.
+
+Benchmarks compare the built-in search with them.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Trains the models of fusion on graphs of networks, as they are shipped.
+"""Trains the fusion models that Tilewright ships, on labelled graphs of networks.
 
     python -m benchmarks.fusion.training --folder built/fusion         # examples, then models
     python -m benchmarks.fusion.training --folder built/fusion --ship  # models beside the code
 
-Examples are made once a network and target and kept in the folder: what was stopped resumes.
-`benchmarks.fusion.decisions` trains on the same examples, without those of the network that it
-looks at.
+Training examples are made once per network and target and kept in the folder, so that a stopped run
+resumes. `benchmarks.fusion.decisions` trains on the same examples, without those of the network
+that it evaluates.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Tunes a network on a target once for all benchmarks of fusion.
+"""Tunes a network on a target once, for all benchmarks of fusion.
 
-Schedules are kept in files, so that a stopped benchmark resumes.
+The schedules are stored in files, so that a stopped benchmark resumes.
 """
 
 from __future__ import annotations

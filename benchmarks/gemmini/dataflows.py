@@ -1,11 +1,12 @@
-"""Compares Gemmini's two data flows on matrix products, at three memory settings.
+"""Compares Gemmini's two dataflows on matrix products, with three memory settings.
 
     python -m benchmarks.gemmini.dataflows [--trials N] [--out FILE]
     python -m benchmarks.gemmini.dataflows --redraw benchmarks/rows/gemmini-dataflows.json
 
-For each product and setting: the fewest cycles of N trials of nests that keep weights in the array,
-of nests that keep sums as far as that is exact for all data, and of nests that keep the sums of all
-input channels. A trial of the last kind whose output saturates at 20 bits is a wrong one.
+For each product and memory setting, the table has the fewest cycles of N trials of three kinds of
+loop nests: nests that keep weights in the array; nests that keep sums in the array, as long as the
+result is exact for all data; and nests that keep the sums of all input channels in the array. In
+the last kind, a trial whose output saturates at 20 bits counts as a wrong result.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
-"""Compares Gemmini's simulators with recordings of its RTL, kind by kind.
+"""Compares Gemmini's simulators with recordings of Gemmini's RTL.
 
     python -m benchmarks.gemmini.recordings DIR [--part NAME]
 
-DIR holds an `index.json` and the NPZ files it names: command streams, memory before and after, and
-the cycle in which each command was accepted, allocated, issued and completed, for several memory
-settings. `tests/data/gemmini` is such a folder; its README.md describes the arrays.
+DIR holds an `index.json` and the NPZ files that it names. They contain command streams, the memory
+before and after each stream, and the cycles in which each command was accepted, allocated, issued
+and completed, for several memory settings. `tests/data/gemmini` is such a folder; its README.md
+describes the arrays.
 
-Prints for each kind of stream how many memory images are equal, and for each setting how many
-totals are equal, within 1 %, worse, or refused. A stream counts as equal in every event only if
-the four cycles of all its commands are equal. The exit status is 1 if anything differs.
+For each kind of stream, the command prints how many memory images are equal. For each memory
+setting, it prints how many total cycle counts are equal, within 1 %, further off, or rejected by
+the simulator. All events of a stream count as equal only if the four cycles of all its commands are
+equal. The exit status is 1 if anything differs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Measures how fast Gemmini's cycle simulator is: kernels per second, on one core.
+"""Measures the speed of Gemmini's cycle simulator in kernels per second on one core.
 
     python -m benchmarks.gemmini.speed [--workload W] [--schedules N]
 
-The vendor rule's schedule of a matrix product of 512 × 512 × 512, and schedules drawn from its
-space, by form. Times are those of the processor.
+The kernels are the vendor rule's schedule of a 512×512×512 matrix product, and random schedules of
+its space, grouped by form. Times are processor times.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""Compares tuned schedules for Gemmini with the vendor's tiling rule, at three memory settings.
+"""Compares tuned Gemmini schedules with the vendor's tiling rule, with three memory settings.
 
     python -m benchmarks.gemmini.vendor_rule [--trials N] [--kind convolutions] [--out FILE]
     python -m benchmarks.gemmini.vendor_rule --redraw benchmarks/rows/gemmini-products.json
 
-For each layer: cycles of the vendor's rule, of the best of N trials by the default tuner, of the
-bound, and the form of the best schedule. The rule runs on tensors whose rows are aligned to
-requests, as trials do, and on rows that end at whole blocks or at the last channel, as in programs
-of the library's users. The fewest of its cycles are the baseline. Prints a table and the geometric
-mean of the cycles saved by setting. A tuner that finds nothing better keeps the rule's schedule.
+For each layer, the table has the cycles of the vendor's rule, of the best of N trials of the
+default tuner, and of the bound, and the form of the best schedule. The rule runs on three layouts
+of tensors: rows that are aligned to memory requests, as trials use them, and rows that end at a
+whole block or at the last channel, as programs that use the vendor's library have them. The fewest
+cycles of the rule over these layouts are the baseline. The command prints a table, and the
+geometric mean of the saved cycles per memory setting. If the tuner finds no faster schedule, the
+rule's schedule counts.
 """
 
 from __future__ import annotations

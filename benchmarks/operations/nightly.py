@@ -1,10 +1,11 @@
-"""Measures what a night costs in which nothing changed: the flow of a deployment, run again.
+"""Measures the cost of a nightly run in which nothing has changed since the run before.
 
     python -m benchmarks.operations.nightly [--network resnet18] [--trials 64] [--repeats 3]
 
-Each night is a process of its own with a server of its own, as `tilewright tune` has one. Printed
-are seconds of wall time and of this process's own processor time, to load what is needed and to
-run. The limit is 10 s of both together, on an idle machine.
+Each night runs the flow of a deployment in a separate process with a separate server, as
+`tilewright tune` does. The command prints the wall-clock time and the processor time of this
+process in seconds, both for loading modules and for the run. On an idle machine, the sum of both
+wall-clock times should stay below 10 s.
 """
 
 from __future__ import annotations

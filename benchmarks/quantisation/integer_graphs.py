@@ -1,6 +1,6 @@
-"""Runs an integer graph on the CPU, layer by layer in plain integer arithmetic.
+"""Reference implementation of integer graphs: plain integer arithmetic on the CPU, layer by layer.
 
-Every other implementation has to give the same results, bit by bit.
+All other implementations have to give the same results in every bit.
 """
 
 from __future__ import annotations

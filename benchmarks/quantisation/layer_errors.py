@@ -1,11 +1,12 @@
-"""Measures how far the layers of quantised models are from onnxruntime's integers.
+"""Measures how far the int8 layers of quantised models are from onnxruntime's results.
 
     python -m benchmarks.quantisation.layer_errors MODEL… [--samples FILE] [--json FILE]
 
-Each layer is computed by plain integer arithmetic, as every simulator and board computes it: once
-on onnxruntime's integers (what the layer itself is off by) and once behind all layers before it
-(what adds up). Samples are those of the NPZ file, else drawn: int8 and uint8 inputs over their
-whole range, float ones standard normal. Real samples say more.
+Each layer is computed in plain integer arithmetic, as all simulators and boards compute it. It is
+computed once on onnxruntime's inputs, which shows the error of the layer alone, and once on the
+results of all previous layers, which shows the accumulated error. The samples are read from the NPZ
+file, or drawn at random: int8 and uint8 inputs over their whole range, float inputs from a standard
+normal distribution. Real samples are more meaningful.
 """
 
 from __future__ import annotations

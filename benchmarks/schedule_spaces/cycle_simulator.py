@@ -1,18 +1,20 @@
-"""Measures how fast the cycle simulator is.
+"""Measures the speed of VTA's cycle simulator.
 
     python -m benchmarks.schedule_spaces.cycle_simulator [--spec NAME] [--threads N]
 
-`--spaces` enumerates whole spaces instead, lowering and hidden features included, on all cores: the
-template spaces of ResNet-18 with the stock stack's restrictions, and ML²Tuner's of one layer.
+By default, real programs (of the template space of a convolution) are simulated. The command prints
+nanoseconds per instruction, and simulated cycles and programs per second. It also prints how the
+time depends on the length of a program, the size of a batch and the number of threads. Lowering is
+not included. `rate` accepts any programs.
 
-`--extended` evaluates parts of the extended spaces of ResNet-18, lowering and hidden features
-included: blocks of neighbours, as a whole space holds them, and scattered configs. By turns row by
-row and with configs that are one schedule evaluated once. Both must give the same digest.
+`--spaces` enumerates whole spaces instead, on all cores, including lowering and hidden features:
+the template spaces of ResNet-18 with the stock compiler's restrictions, and ML²Tuner's space of one
+layer.
 
-Times real programs, the template space of a convolution, and reports nanoseconds an instruction,
-simulated cycles and programs a second. How the time grows with the length of a program and with the
-size of a batch; and what threads bring. Lowering is not part of these figures. `rate` takes any
-programs.
+`--extended` evaluates parts of the extended spaces of ResNet-18, including lowering and hidden
+features. The configs are either blocks of neighbours, as in a full enumeration, or random configs.
+They are evaluated alternately row by row, and with configs of the same schedule evaluated only
+once. Both must give the same digest.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""Counts which failures each schedule space holds.
+"""Counts the kinds of failures in each VTA schedule space.
 
-python -m benchmarks.schedule_spaces.failures              # ResNet-18's spaces on vta-pynq
-python -m benchmarks.schedule_spaces.failures --unchecked  # ML²Tuner's on evta-zcu102: minutes
+    python -m benchmarks.schedule_spaces.failures              # ResNet-18's spaces on vta-pynq
+    python -m benchmarks.schedule_spaces.failures --unchecked  # ML²Tuner's on evta-zcu102: minutes
+
+For each layer, the table has the fraction of configs that are valid, and the fraction in each
+failure class, such as a scratchpad that is too small. Large spaces are sampled with a fixed seed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes programs of single configs, to be run with their data or judged by what they compute."""
+"""Compiles programs of single configs with their data, and checks their results."""
 
 from __future__ import annotations
 

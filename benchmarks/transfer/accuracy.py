@@ -1,9 +1,9 @@
-"""Measures how well models order programs: every kind and split, and by rows.
+"""Measures how well transfer models rank programs, by kind of model, split and number of rows.
 
-Figures are those of `tilewright model train`. Two controls stand in the same table. `formula` is
-the hand-written time formula by itself, which learns nothing. `KIND without formula` is a model
-that learns neither the difference to it nor its ingredients, as published. A part of
-`benchmarks.transfer.compare`.
+The figures are those of `tilewright model train`. The table also has two controls. `formula` is the
+hand-written time formula alone, which learns nothing. `KIND without formula` is a model that learns
+neither the difference to the formula nor from its inputs, as in publications. This module is a part
+of `benchmarks.transfer.compare`.
 """
 
 from __future__ import annotations

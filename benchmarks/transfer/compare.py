@@ -1,11 +1,11 @@
-"""Measures what a model trained on other hardware saves on accelerators that it has not seen.
+"""Measures what a model that was trained on other hardware saves on new accelerators.
 
     python -m benchmarks.transfer.compare --quick     # one spec, network and seed
     python -m benchmarks.transfer.compare --out FILE  # hours; resumes from FILE
 
-Builds a dataset and trains models first, unless they lie below `--folder` already or are given. No
-shipped preset is in a dataset, so presets are the hardware that is tuned for. Parts: `tuning`
-(`benchmarks.transfer.whole_networks`), its short form `layers`
+The command first builds a dataset and trains models, unless they exist below `--folder` or are
+given as options. No preset is part of a dataset, so the benchmark tunes for presets. It has three
+parts: `tuning` (`benchmarks.transfer.whole_networks`), its short form `layers`
 (`benchmarks.transfer.single_layers`), and `accuracy` (`benchmarks.transfer.accuracy`).
 """
 

@@ -1,4 +1,4 @@
-"""Trains models that know nothing of a dataset: controls of what a warm start saves."""
+"""Trains control models that know nothing of a dataset, to show what a warm start owes to data."""
 
 from __future__ import annotations
 

@@ -1,18 +1,22 @@
-"""Measures what models learn of one family of hardware from two others, a processor among them.
+"""Measures what models learn about one hardware family from two other families.
 
     python -m benchmarks.transfer.families [--folder DIR] [--out FILE]
     python -m benchmarks.transfer.families --redraw benchmarks/rows/transfer-held-out.parquet
 
-Families are VTA, Gemmini and this processor. Rows of the first two are a dataset of drawn machines
-that run the same small layers, which is built unless DIR has it. Rows of the third are those of
-`benchmarks.cpu.schedules`. Models see only the columns that all three have: sizes of the workload,
-and of the compiled program its bytes and its iterations, each beside the workload's multiplications
-(`shared`). A family is held out whole. Beside it stand models of its own family, a third of which
-is held out at a time: whole machines, or whole layers where there is one machine. Each model is
-trained on all columns as well. `formula only` learns nothing: it is the time formula of VTA and
-Gemmini, and the closed-form estimate of the processor. `with formula` learns the difference to
-that, and `gain` is what it orders more. Models are trained with `SEEDS` seeds. Intervals resample
-tasks, and seeds for all tasks at once, since one model is judged on all of them.
+The families are VTA, Gemmini and this CPU. The rows of VTA and Gemmini are a dataset of random
+machines that run the same small layers; it is built unless DIR contains it. The rows of the CPU are
+those of `benchmarks.cpu.schedules`.
+
+With the columns `shared`, models see only what all three families have: the sizes of the workload,
+and the bytes and loop iterations of the compiled program relative to the workload's
+multiplications. With `all`, they see all columns. For each family, one model is trained on the two
+other families. For comparison, other models are trained on the family itself, with a third of it
+held out at a time: whole machines, or whole layers if the family has one machine.
+
+`formula only` learns nothing: it is the time formula of VTA and Gemmini, and the closed-form
+estimate of the CPU. `with formula` learns the difference to the formula, and `gain` is how much
+better it ranks. Models are trained with `SEEDS` seeds. The confidence intervals resample tasks, and
+seeds for all tasks at once, because one model is evaluated on all tasks.
 """
 
 from __future__ import annotations

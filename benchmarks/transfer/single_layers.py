@@ -1,10 +1,11 @@
-"""Tunes single layers to one goal each, with a model of other hardware and with its controls.
+"""Tunes single layers to a given latency, with a transfer model and with controls.
 
-A part of `benchmarks.transfer.compare`, and the short form of `benchmarks.transfer.whole_networks`:
-drawn layers of its networks on its targets instead of whole networks. A layer's goal is the median,
-over seeds, of what its `board` reaches in 64 trials. All other tuners work in rounds of two and
-compile as many programs a round. Their trials are counted to the end of the round that reaches the
-goal, and are 64 where none does. Intervals of 95 % resample pairs of layer and machine, and seeds.
+This module is a part of `benchmarks.transfer.compare`, and the short form of
+`benchmarks.transfer.whole_networks`: it tunes random layers of the same networks on the same
+targets. The goal of a layer is the latency that the tuner `board` reaches in 64 trials, as the
+median over seeds. All other tuners measure two programs per round. Their trials are counted up to
+the end of the round that reaches the goal; they are 64 if no round reaches it. The 95 % intervals
+resample pairs of layer and machine, and seeds.
 """
 
 from __future__ import annotations

@@ -1,18 +1,23 @@
-"""Tunes whole networks until they are as fast as a tuner with a board makes them.
+"""Tunes whole networks until they are as fast as a tuner without a model makes them.
 
-A part of `benchmarks.transfer.compare`. The goal is the latency of a tuner that has a board and no
-model of it (`board`) after 64 trials a layer: no closed-form estimates, no compiles beyond its
-batches. It is one goal a network and target, the median over the board's seeds. Controls say what a
-saving is owed to: `formula` has the hand-written time formula instead of a model, `shuffled` a
-model of shuffled latencies, and `cold, equal compiles` compiles as much as a warm start does. Every
-other tuner runs until its network is as fast. Its trials are counted to the end of the round. Its
-seconds count from before its model is loaded, as the loop of one process in which modules are
-loaded. A layer without a valid trial counts as the baseline does. `scheduled` gives rounds by
-expected gain, else all layers have as many. The rivals of a warm start are `blind` (it may compile
-beyond its batches, too) and `default` (it has estimates, too). `processor_seconds` are those that
-the process computed, whatever else the machine did meanwhile. The simulator measures in less than a
-millisecond, a board does not: the summary also says what the seconds would be where a measurement
-takes longer.
+This module is a part of `benchmarks.transfer.compare`. The goal is the network's latency after 64
+trials per layer of the tuner `board`, which has a board but no model of it: no closed-form
+estimates, and no compiled programs beyond its batches. There is one goal per network and target,
+the median over the seeds of `board`. Every other tuner runs until the network is as fast as the
+goal. Its trials are counted up to the end of the round. A layer without a valid trial counts with
+the latency of the baseline.
+
+`scheduled` allocates rounds by expected gain; otherwise, all layers get equally many. The warm
+start is compared with `blind`, which may also compile beyond its batches, and with `default`, which
+also has estimates. Controls show the cause of a saving: `formula` has the hand-written time formula
+instead of a model, `shuffled` has a model that was trained on shuffled latencies, and `cold, equal
+compiles` compiles as much as a warm start does.
+
+Seconds are counted from before the model is loaded, as in a loop within one process in which all
+modules are loaded. `processor_seconds` is the processor time of the process, which does not depend
+on other load of the machine. The simulator measures a program in less than a millisecond, but a
+board takes longer. The summary therefore also says what the seconds would be with slower
+measurements.
 """
 
 from __future__ import annotations

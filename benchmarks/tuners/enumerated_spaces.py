@@ -1,4 +1,4 @@
-"""Names the targets and layers of the spaces that benchmarks enumerate, and reads what is true."""
+"""Targets and layers whose schedule spaces benchmarks enumerate, and their measurements."""
 
 from __future__ import annotations
 

@@ -1,25 +1,30 @@
-"""Measures how many measurements each tuner needs, against the enumerated optimum.
+"""Measures how many trials each tuner needs to come within 1 % of the enumerated optimum.
 
     python -m benchmarks.tuners.sample_efficiency tables     # the real stack's tables: minutes
     python -m benchmarks.tuners.sample_efficiency unchecked  # ML²Tuner's space on evta-zcu102
     python -m benchmarks.tuners.sample_efficiency extended   # the default space on vta-pynq
     python -m benchmarks.tuners.sample_efficiency tables --redraw benchmarks/rows/FILE
 
-Three tables are printed: trials per layer beside the optimum, figures relative to AutoTVM, and the
-cost of the goal when a compile costs nothing, a tenth of a measurement, or as much as one.
+The command prints three tables: the trials per layer beside the optimum; figures relative to
+AutoTVM; and the cost of reaching the goal if a compile costs nothing, a tenth of a measurement, or
+as much as a measurement.
 
-Layers are the judged ones (`benchmarks.layers`) unless others are named; the four tables are all of
-development layers. Unchecked and extended spaces are enumerated first (a quarter of an hour of CPU,
-kept under --spaces). Every tuner gets the same batches, budget and seeds. A run ends after 64
-trials or when it has come within 1 % of the optimum, whichever is later, or with the budget. With
---enough 1 it ends when it has come there, and nothing is known of its first 64 trials.
-Trials, compiles and seconds are counted to the end of the batch that came there. Real seconds are
-those that the recorded stack took, and the tuner's own. A figure of a layer is the median over
-seeds. Figures relative to AutoTVM, as published and with plans of 16, are geometric means over
-layers of ratios of medians. Their 95 % intervals resample layers and seeds
-(`benchmarks.intervals`). A config that is compiled in one round and measured in a later round is
-lowered twice, and counts as two compiles. Finished runs are kept in --out and not repeated;
-`runs.parquet` there has a row a run, from which --redraw prints the tables again.
+The layers are the held-out ones of `benchmarks.layers`, unless others are named; the four layers of
+`tables` are development layers. Unchecked and extended spaces are enumerated first, which takes a
+quarter of an hour of CPU time, and stored below `--spaces`. All tuners get the same batch size,
+budget and seeds.
+
+A run ends after 64 trials or when it is within 1 % of the optimum, whichever is later, or when the
+budget is spent. With `--enough 1`, it ends as soon as it is within 1 %, and the figures after 64
+trials are not known. Trials, compiles and seconds are counted up to the end of the batch that
+reached the goal. Real seconds are the recorded seconds of the real stack plus the seconds of the
+tuner. A config that is compiled in one round and measured in a later round is lowered twice, and
+counts as two compiles.
+
+The figure of a layer is the median over seeds. Figures relative to AutoTVM (as published, and with
+plans of 16 trials) are geometric means over layers of ratios of medians. Their 95 % intervals
+resample layers and seeds (`benchmarks.intervals`). Finished runs are stored in `--out` and not
+repeated. `runs.parquet` there has one row per run, and `--redraw` prints the tables from this file.
 """
 
 from __future__ import annotations

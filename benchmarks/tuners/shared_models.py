@@ -1,22 +1,23 @@
-"""Compares tuners that share Models V and A over the layers of a run with tuners that do not.
+"""Compares tuners that share Models V and A between the layers of a run with tuners that do not.
 
     python -m benchmarks.tuners.shared_models --tuners "ml2tuner,ml2tuner:share=False"
     python -m benchmarks.tuners.shared_models --network mobilenet_v1
 
 Layers, or all workloads of a built-in network, are tuned one after the other on the simulator, as
-`tilewright tune NETWORK` does: the first four teach the others. A run of a layer has a fixed number
-of trials. It has reached the goal at the end of the round that is first within 1 % of the fastest
-schedule that any run of the table found; the spaces are not enumerated. For a network there is a
-second goal: its cycles, with each layer counted as often as it is called, are within 1 % of the sum
-of the fastest schedules. All layers then have the same number of trials, up to the end of a round.
-Finished rows are kept in --out and not repeated.
+by `tilewright tune NETWORK`: the trials of the first four also train the models of the others. Each
+layer gets a fixed number of trials. A layer reaches its goal at the end of the first round after
+which its best schedule is within 1 % of the fastest schedule that any run of the table found; the
+spaces are not enumerated. A network has a second goal: its cycles, in which each layer counts as
+often as it is called, are within 1 % of the sum of the fastest schedules. For this goal, all layers
+have the same number of trials, up to the end of a round. Finished rows are stored in `--out` and
+not repeated.
 
     python -m benchmarks.tuners.shared_models --layers "" --first "none,vta-pynq,evta-zcu102"
 
-With `--first`, runs also start with the trials of an earlier run, as `tilewright tune --warm-start
-DIR` does. The earlier run tunes other layers (`--first-layers`), on the same or on other hardware.
-Its trials and compiles are reported in separate columns. `--first model` starts with a transfer
-model (`--model`).
+With `--first`, runs also start with the trials of an earlier run, as by `tilewright tune
+--warm-start DIR`. The earlier run tunes other layers (`--first-layers`), on the same or on other
+hardware. Its trials and compiles are reported in separate columns. `--first model` starts with a
+transfer model (`--model`).
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""Tests whether `default` is ever worse than random, on small and odd layers and six machines.
+"""Tests whether the tuner `default` is ever worse than `random`, on small and unusual layers.
 
     python -m benchmarks.tuners.small_layers          # 36 layers, 10 seeds (half an hour of CPU)
     python -m benchmarks.tuners.small_layers --quick  # six layers, 3 seeds
     python -m benchmarks.tuners.small_layers --json found.json
 
-Layers are drawn at random, seeded: dense ones with one row or several, convolutions with small
-images, odd channels, kernels and strides. Every space is enumerated, so regret is against the true
-optimum; every tuner gets the same space, seeds, batches of 8 and 64 trials. A layer counts as worse
-than `random` if the 95 % bootstrap interval of the mean difference of regret, paired by seed
-(10,000 resamples), lies above zero.
+The layers are drawn at random with a fixed seed: dense layers with one or several rows, and
+convolutions with small images and odd channels, kernels and strides, on six machines. Every space
+is enumerated, so the regret is relative to the true optimum. All tuners get the same space, seeds,
+batch size of 8 and budget of 64 trials. On a layer, `default` counts as worse than `random` if the
+95 % bootstrap interval of the mean difference of their regrets, paired by seed (10,000 resamples),
+lies above zero.
 """
 
 from __future__ import annotations
