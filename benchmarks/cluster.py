@@ -46,7 +46,7 @@ PYTHON = (sys.executable, "-P", "-m")
 
 @dataclass(frozen=True)
 class Throughput:
-    """Duration of a data set build: seconds of the whole command, and of measuring rows alone."""
+    """Duration of building a dataset, in seconds: of the whole command, and of measuring rows."""
 
     cluster: str
     rows: int
@@ -55,14 +55,14 @@ class Throughput:
 
     @property
     def rows_per_second(self) -> float:
-        """Rows per second while rows were measured."""
+        """Rows per second of the time in which rows were measured."""
         return self.rows / self.measuring
 
 
 class Hosts:
-    """Two network namespaces that are connected by a virtual cable.
+    """Context manager with two network namespaces that are connected by a virtual cable.
 
-    Use as a context manager, as root.
+    It needs root.
     """
 
     def __init__(self, name: str = "") -> None:
@@ -88,7 +88,7 @@ class Hosts:
                 _ip("netns", "delete", name)
 
     def command_on(self, host: int, *command: str) -> list[str]:
-        """Return the command that runs `command` on a host, 0 or 1."""
+        """Return the command line that runs `command` on a host, 0 or 1."""
         return ["ip", "netns", "exec", self.names[host], *command]
 
 
@@ -97,9 +97,9 @@ def _ip(*arguments: str) -> None:
 
 
 class DaskOnHosts:
-    """A scheduler on the first of two hosts, and a worker of one thread on each.
+    """Context manager with a Dask scheduler on the first host, and a one-thread worker on each host.
 
-    Use as a context manager; `environment` is that of a command.
+    `environment` holds the environment variables of a command that uses the cluster.
     """
 
     def __init__(self, hosts: Hosts, folder: Path) -> None:
@@ -128,7 +128,7 @@ class DaskOnHosts:
         self._stack.close()
 
     def _start(self, host: int, ready: str, *command: str) -> subprocess.Popen[bytes]:
-        """Start a node of the cluster on a host, and wait until it is ready."""
+        """Start a process of the cluster on a host, and wait until it is ready."""
         address = self.hosts.addresses[host]
         log = self.folder / f"node-{host}-{len(list(self.folder.glob('node-*')))}"
         with log.open("wb") as file:
@@ -157,7 +157,7 @@ def variables(keys: Path) -> dict[str, str]:
 
 
 def build(rows: int, cluster: str) -> None:
-    """Build a data set in this process after a small one, and print its figures as JSON."""
+    """Build a dataset in this process after building a small one, and print the times as JSON."""
     from tilewright.evaluation.datasets.build import PlannedFile
     from tilewright.evaluation.datasets.options import DatasetOptions
     from tilewright.flows.dataset import build_dataset
@@ -182,7 +182,7 @@ def build(rows: int, cluster: str) -> None:
 
 
 def measure(rows: int, cluster: str, command: Sequence[str], env: Mapping[str, str]) -> Throughput:
-    """Build a data set by a command of its own."""
+    """Build a dataset with a separate command, and return the times that it prints."""
     done = subprocess.run(
         [*command, *PYTHON, "benchmarks.cluster", "--rows", str(rows), "--build", cluster],
         env=dict(env), cwd=ROOT, check=True, capture_output=True, text=True,
@@ -193,7 +193,7 @@ def measure(rows: int, cluster: str, command: Sequence[str], env: Mapping[str, s
 
 @contextmanager
 def two_hosts() -> Iterator[DaskOnHosts | None]:
-    """Start the cluster on two hosts; None where network namespaces cannot be made."""
+    """Start the cluster on two hosts. Yield None if network namespaces cannot be created."""
     with ExitStack() as stack:
         try:
             hosts = stack.enter_context(Hosts())
@@ -205,7 +205,7 @@ def two_hosts() -> Iterator[DaskOnHosts | None]:
 
 
 def run_rounds(rows: int, rounds: int, console: Console) -> list[Throughput]:
-    """Build data sets without a cluster and on each cluster, in turns."""
+    """Build datasets without a cluster and on each cluster, in turns."""
     here = dict(os.environ) | {"PYTHONPATH": str(ROOT)}
     result = list[Throughput]()
     with two_hosts() as dask:
@@ -229,7 +229,7 @@ def main(
     ] = False,
     build_on: Annotated[str | None, typer.Option("--build", hidden=True)] = None,
 ) -> None:
-    """Measure rows per second of `dataset build` by cluster."""
+    """Measure the rows per second of `dataset build` on each cluster."""
     if build_on is not None:
         build(rows, build_on)
         return

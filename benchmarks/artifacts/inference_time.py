@@ -51,7 +51,7 @@ print(json.dumps([loaded, seconds[0], min(seconds[1:]), peak]))
 
 
 def main() -> None:
-    """Print a table, a row a network."""
+    """Print a table with one row per network."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("networks", nargs="*", default=["resnet18", "mobilenet_v1", "digits_cnn"])
     parser.add_argument("--target", default="vta-pynq")
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def row(network: str, folder: Path, target: str, trials: int) -> str:
-    """One network's line of the table."""
+    """Build a network if necessary, time it, and return its row of the table."""
     if not (folder / "manifest.json").exists():
         from tilewright.flows.build import build_artifact
         from tilewright.search import LocalRunner

@@ -56,7 +56,10 @@ def main(
     ] = Path("built/codesign_energy.parquet"),
     redraw: Redraw = None,
 ) -> None:
-    """Run what the file lacks, write it after each run, print the ratios."""
+    """Make the runs that are missing in the file, and print the ratios.
+
+    The file is written after each run.
+    """
     if redraw is not None:
         print(table(pd.read_parquet(redraw)))
         return
@@ -87,9 +90,9 @@ def _problem(truth: Truth, networks: tuple[str, ...]) -> CodesignProblem:
 def _run(
     problem: CodesignProblem, entry: str, seed: int, trials: int, drive: Objective
 ) -> list[dict[str, object]]:
-    """Run a search and return one row per objective that it is judged by.
+    """Run a search and return one row per objective that evaluates the search.
 
-    A search that minimises latency is judged by all objectives, any other by its own objective.
+    A search by latency is evaluated by all objectives, any other search by its own objective.
     """
     evaluator = BudgetedEvaluator(trials, objective=drive)
     with suppress(BudgetSpent):
@@ -106,7 +109,10 @@ def _run(
 
 
 def ratios(frame: pd.DataFrame) -> dict[tuple[str, str, str, str], Interval]:
-    """Figures of driving over those of choosing, by networks, entry, objective and figure."""
+    """Return the results of searching by the objective relative to searching by latency.
+
+    The keys are networks, entry (a method with its options), objective and figure.
+    """
     result = {}
     for key, group in frame.groupby(["networks", "entry", "objective"], sort=False):
         networks, entry, objective = (str(part) for part in key)
@@ -119,7 +125,7 @@ def ratios(frame: pd.DataFrame) -> dict[tuple[str, str, str, str], Interval]:
 
 
 def _ratio(driven: Floats, chosen: Floats) -> Floats:
-    """Geometric mean over runs, arrays (..., 1, runs)."""
+    """Return the geometric mean of the ratios over runs. Arrays have the shape (..., 1, runs)."""
     return np.asarray(np.exp(np.log(driven / chosen).mean(axis=(-2, -1))))
 
 

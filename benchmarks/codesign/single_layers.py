@@ -40,12 +40,12 @@ CORE = ("log_batch", "log_block_in", "log_block_out")
 
 
 class OneLayer(CodesignProblem):
-    """One operator of the networks, by network and name, and nothing on the CPU."""
+    """Co-design problem of a single operator, selected by network and name, without CPU time."""
 
     operator: tuple[str, str]
 
     def design(self, row: int) -> Design:
-        """Return the design of a machine with only the layer of this operator."""
+        """Return the design of a machine, with the layer of this operator only."""
         whole = super().design(row)
         matching = tuple(layer for layer in whole.layers if self.operator in layer.names)
         return replace(whole, layers=matching, cpu_seconds=(0.0,) * len(whole.cpu_seconds))
@@ -72,7 +72,10 @@ def main(
     ] = Path("built/codesign_layers.parquet"),
     redraw: Redraw = None,
 ) -> None:
-    """Run what the file lacks, write it after each layer, print the summary."""
+    """Make the runs that are missing in the file, and print the summary.
+
+    The file is written after each layer.
+    """
     if redraw is not None:
         print(summary(pd.read_parquet(redraw)))
         return
@@ -111,7 +114,7 @@ def _stock(knob: str) -> tuple[int, int]:
 
 
 def _operators(network: str, budget: float) -> list[str]:
-    """Return the first operator of each layer of the machine with the most layers."""
+    """Return the name of the first operator of each layer, on the machine with the most layers."""
     problem = _problem(network, budget)
     base = CodesignProblem(problem.networks, problem.hardware, "plain")
     every = [base.design(row).layers for row in range(len(problem.hardware.points))]

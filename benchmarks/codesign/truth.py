@@ -63,7 +63,7 @@ QUICK = TruthOptions(
 
 
 def main() -> None:
-    """Build what is missing, print how tight it is."""
+    """Compute what is missing in the folder, and print how tight the bounds are."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--quick", action="store_true")
@@ -76,12 +76,12 @@ def main() -> None:
 
 
 def complete_truth(out: Path, options: TruthOptions) -> Truth:
-    """Return the truth of a folder, after building what is missing."""
+    """Return the truth in a folder, after computing what is missing."""
     return build_truth(out, options, listen=Progress())
 
 
 class Progress:
-    """Says how far a build is."""
+    """Listener that prints the progress of a build."""
 
     def __init__(self) -> None:
         self.begin, self.done, self.machines = time.perf_counter(), 0, 0
@@ -100,7 +100,7 @@ class Progress:
 
 
 def summary(truth: Truth) -> str:
-    """How tight the truth is, by layer and by network, and what the front is."""
+    """Describe how tight the bounds are, by layer and by network, and the Pareto front."""
     table, operators = truth.table, operators_of(truth)
     result = table[table["best_cycles"] > 0]
     ratio = (result["best_cycles"] / result["bound_cycles"]).to_numpy(np.float64)
@@ -140,11 +140,11 @@ def operators_of(truth: Truth) -> pd.DataFrame:
     """Return the time of every operator of the networks on every machine.
 
     A machine counts for an operator if the operator is one of its layers. The time is that of the
-    fastest known schedule, infinite without one. The columns are `machine`, `network`, `operator`,
-    `pooled` (whether the layer includes a pool) and `seconds`.
+    fastest known schedule, and infinite if there is none. The columns are `machine`, `network`,
+    `operator`, `pooled` (whether the layer includes a pool) and `seconds`.
 
     Raises:
-        TruthError: the machines of the truth have other layers today.
+        TruthError: with the present version of Tilewright, the machines have other layers.
 
     Errors of `TruthOptions.problem` are passed on.
     """
@@ -170,11 +170,19 @@ def operators_of(truth: Truth) -> pd.DataFrame:
 
 
 def relaxed_seconds(truth: Truth, operators: pd.DataFrame, networks: tuple[str, ...]) -> float:
-    """Sum the seconds of one inference per network, if each operator ran on its fastest machine.
+    """Return the seconds of one inference per network if each operator ran on its fastest machine.
 
-    `operators` is a table of `operators_of`. Only machines that leave the same operators to the CPU
-    and fuse the same pools are mixed; otherwise the mixture could omit an operator that no single
-    machine omits. The fastest of all such groups counts.
+    Only machines that leave the same operators to the CPU and fuse the same pools are combined;
+    otherwise, a combination could omit an operator that no single machine omits. The result is the
+    minimum over all such groups of machines.
+
+    Args:
+        truth: the solved problem.
+        operators: the table that `operators_of` returns.
+        networks: names of the networks.
+
+    Returns:
+        The sum over operators and networks.
     """
     total, table = 0.0, truth.table.groupby("machine").first()
     for name in networks:

@@ -2,10 +2,11 @@
 
     python -m benchmarks.schedule_spaces.epilogues --target vta-pynq
 
-The epilogues add, in turn, a bias of any int32 value (`bias 32`), with which the accumulator needs
-no reset if the bias comes first; a bias and a different shift per channel; and a residual, which
-passes through the GEMM core, or from memory if it is int32 (`add`). Schedules are ranked by their
-estimates, and the best `--timed` of a random sample with a fixed seed are simulated.
+The table compares a plain epilogue with these ones: a bias of any int32 value (`bias 32`); a bias
+with which the accumulator is initialised instead of being reset; such a bias with a separate shift
+per channel; and a residual, which passes through the GEMM core or, if it is int32 (`add`), is
+loaded from memory. Schedules are ranked by their estimates, and the best `--timed` of a random
+sample with a fixed seed are simulated.
 """
 
 from __future__ import annotations
