@@ -97,9 +97,10 @@ def _ip(*arguments: str) -> None:
 
 
 class DaskOnHosts:
-    """Context manager with a Dask scheduler on the first host, and a one-thread worker on each host.
+    """Context manager with a Dask scheduler on the first host and a worker on each host.
 
-    `environment` holds the environment variables of a command that uses the cluster.
+    Each worker has one thread. `environment` holds the environment variables of a command that uses
+    the cluster.
     """
 
     def __init__(self, hosts: Hosts, folder: Path) -> None:

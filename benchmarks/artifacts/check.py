@@ -95,7 +95,7 @@ class Outcome:
 
     @property
     def reason(self) -> str:
-        """The message without names and numbers, so that rejections for the same reason can be counted."""
+        """The message without names and numbers, so that equal reasons of rejections can be counted."""
         plain = re.sub(r"'[^']*'", "'…'", self.said)
         return re.sub(r"\d[\d.,×x]*", "#", plain)[:160]
 
@@ -384,9 +384,9 @@ def _is_within(difference: Difference, stated: float | None, noise: float, *, ex
 
 
 def _noise(model: onnx.ModelProto, feeds: Sequence[Arrays]) -> tuple[float, ...]:
-    """Return the relative change of each output if all quantised values are shifted by `NUDGE` steps.
+    """Return the relative change of each output if all quantised values are shifted.
 
-    The larger change of a shift upwards and a shift downwards counts.
+    The shift is `NUDGE` steps, upwards or downwards; the larger of the two changes counts.
     """
     plain = run_in_onnxruntime(model, feeds)
     both = [

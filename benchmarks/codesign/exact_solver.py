@@ -182,7 +182,10 @@ class _Search:
 
     @cached_property
     def by_estimate(self) -> NDArray[np.int64]:
-        """Rows by ascending estimate, shape (rows,). Schedules that probably do not compile come last."""
+        """Rows by ascending estimate, shape (rows,).
+
+        Schedules that probably do not compile come last.
+        """
         return np.lexsort((self._bounds, self._estimate, self._unlikely))
 
     @cached_property
@@ -191,7 +194,7 @@ class _Search:
         return np.lexsort((self._estimate, self._bounds))
 
     def left(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the given rows that are not simulated yet and may be faster than the best, shape (n,)."""
+        """Return the given rows that are not simulated yet and may be faster than the best one."""
         return rows[self._open[rows] & (self._bounds[rows] < self.best)]
 
     @property

@@ -40,7 +40,7 @@ _NUMBERS = ("machine", "area", "mhz", "best_cycles", "bound_cycles", "config", "
 
 @dataclass(frozen=True)
 class PlannedMachines:
-    """Event: a build begins. Holds the total number of machines, and how many are already solved."""
+    """Event: a build begins. Holds the number of machines, and how many are already solved."""
 
     machines: int
     kept: int
@@ -196,7 +196,7 @@ class Truth:
 
     @property
     def areas(self) -> NDArray[np.float64]:
-        """Chip area of each machine, relative to the stock machine, shape (machines,)."""
+        """Chip area of each machine, relative to the stock machine; shape (machines,)."""
         return self.table.groupby("machine")["area"].first().to_numpy(np.float64)
 
     def seconds(self, cycles: str, networks: tuple[str, ...] | None = None) -> NDArray[np.float64]:

@@ -39,11 +39,11 @@ RELATIVE_TOLERANCE = {"float16": 1e-2, "bfloat16": 2e-2}
 
 @dataclass(frozen=True)
 class Answer:
-    """The verdict on a case, and what was said or found.
+    """The verdict on a case, with an explanation in `said`.
 
-    `right`: loads, and computes what the package says. `loads`: can be tuned, and `said` tells why
-    no numbers were compared. `refused`: with a message that is clear and true. `false`: anything
-    else.
+    The verdicts are `right` (the model loads and computes the expected values), `loads` (it can be
+    tuned, and `said` explains why no values were compared), `refused` (it is rejected with a
+    message that is clear and true) and `false` (anything else).
     """
 
     title: str
@@ -52,7 +52,10 @@ class Answer:
 
 
 def judge(case: ModelCase, run: bool = True) -> Answer:
-    """Load and report; run and compare, unless told not to. Raises nothing."""
+    """Load a model and report on it; with `run`, also run it and compare the outputs.
+
+    Never raises an exception.
+    """
     try:
         network = networks.load(case.path)
         network.report(16, 16)
@@ -65,7 +68,10 @@ def judge(case: ModelCase, run: bool = True) -> Answer:
 
 
 def refusal_flaw(message: str, path: Path) -> str:
-    """Return what is false or unclear in a refusal, checked against the file; "" if nothing is."""
+    """Return what is false or unclear in the message of a rejection; "" if nothing is.
+
+    The message is checked against the model file.
+    """
     text = message.replace(str(path), "the file")
     if match := INNER_WORDS.search(text):
         return f"contains an internal name: {match[0]}"
@@ -125,7 +131,7 @@ def _compare_outputs(case: ModelCase, network: Network) -> Answer:
 
 
 def difference(got: NDArray[Any], want: NDArray[Any]) -> str:
-    """How an array differs from what it must be, of any shape; "" if it does not."""
+    """Describe how an array differs from the expected array; "" if it does not."""
     if (got.shape, got.dtype) != (want.shape, want.dtype):
         return f"{got.dtype} {got.shape} instead of {want.dtype} {want.shape}"
     if want.dtype.kind in "biu":

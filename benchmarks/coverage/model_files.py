@@ -40,9 +40,9 @@ MEANINGS: dict[Verdict, str] = {
 
 
 def sweep(cases: Sequence[ModelCase], processes: int, seconds: float) -> list[Answer]:
-    """Ask several processes about each case, and return the answers in the order of the cases.
+    """Check cases in several processes, and return the answers in the order of the cases.
 
-    Each case has a time limit of `seconds`. A process that dies is replaced by a new one.
+    Each case has a time limit of `seconds`. A process that crashes is replaced by a new one.
     """
     free: queue.SimpleQueue[RpcProcess] = queue.SimpleQueue()
     children = [
@@ -69,9 +69,9 @@ def sweep(cases: Sequence[ModelCase], processes: int, seconds: float) -> list[An
 
 
 def _ask(child: RpcProcess, case: ModelCase) -> Answer:
-    """Ask a process about a model, and again without running the model if that takes too long.
+    """Check a model in a process; if that takes too long, check it again without running it.
 
-    Compiling a network for this CPU may be slow, while reading it must not be.
+    Compiling a network for this CPU may be slow, but reading it must not be.
     """
     try:
         return _call(child, case, run=True)

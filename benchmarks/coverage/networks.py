@@ -40,7 +40,7 @@ def rows() -> list[tuple[str, ...]]:
 
 
 def table(result: list[tuple[str, ...]]) -> str:
-    """Of rows, in Markdown."""
+    """Return the rows as a Markdown table."""
     rule = ("---", *["---:"] * NUMBERS, "---")
     return "".join(f"| {' | '.join(row)} |\n" for row in (HEAD, rule, *result))
 

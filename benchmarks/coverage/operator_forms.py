@@ -56,7 +56,7 @@ OF_HALVES = 2e-3
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One random operator that has a form: a model of its own, inputs and onnxruntime's outputs."""
+    """A random operator of a certain form: a model with inputs and onnxruntime's outputs."""
 
     form: OperatorForm
     model: bytes
@@ -65,7 +65,10 @@ class Case:
 
 
 def cases(sketches: Iterable[Sketch], most: int) -> Iterator[Case]:
-    """Yield the sketches that onnxruntime runs and that have a form, `most` per form and axis."""
+    """Yield the sketches that onnxruntime can run and that have a form.
+
+    At most `most` cases are yielded per form and axis.
+    """
     seen: dict[tuple[OperatorForm, int | None], int] = defaultdict(int)
     for number, sketch in enumerate(sketches):
         model, inputs = sketch.model(f"n{number}")
@@ -94,7 +97,11 @@ def cases(sketches: Iterable[Sketch], most: int) -> Iterator[Case]:
 
 
 def judge(batch: Sequence[tuple[bytes, dict[str, Array], dict[str, Array]]]) -> list[str]:
-    """Compile models together and say of each what is wrong with it, "" if nothing is."""
+    """Compile models together, run them, and return what is wrong with each; "" if nothing is.
+
+    Args:
+        batch: per model, its bytes, its inputs by name, and the expected outputs by name.
+    """
     from tilewright.networks.compiled.kernel_calls import rewrite_calls
     from tilewright.networks.compiled.library import compiled_library
     from tilewright.networks.compiled.loaded_library import LoadedLibrary
@@ -140,7 +147,7 @@ def judge(batch: Sequence[tuple[bytes, dict[str, Array], dict[str, Array]]]) -> 
 
 
 def difference(result: Array, wanted: Array) -> str:
-    """Say how an array differs from the one that is wanted; "" if it does not."""
+    """Describe how an array differs from the expected array; "" if it does not."""
     if result.dtype != wanted.dtype or result.shape != wanted.shape:
         return f"{result.dtype}{result.shape} instead of {wanted.dtype}{wanted.shape}"
     if not np.issubdtype(wanted.dtype, np.floating):
@@ -153,7 +160,7 @@ def difference(result: Array, wanted: Array) -> str:
 
 
 def _join_models(models: Sequence[onnx.ModelProto]) -> onnx.ModelProto:
-    """Return one model of several whose tensors have different names."""
+    """Join several models into one. The models must have different names of tensors."""
     graph = onnx.GraphProto(name="forms")
     for model in models:
         data = {info.name for info in data_inputs(model)}
@@ -174,13 +181,13 @@ def _reference_options() -> Any:
 
 
 class Judges:
-    """A process that judges batches: a compiler or its code may take the process with it."""
+    """A process that checks batches of cases, since the compiler or compiled code may crash."""
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
 
     def judge(self, batch: Sequence[Case]) -> list[str]:
-        """Return what is wrong with each case; halves of a batch that fails are judged alone."""
+        """Return what is wrong with each case. If a batch crashes, its halves are checked separately."""
         if self._pool is None:
             self._pool = ProcessPoolExecutor(1, get_context("spawn"))
         sent = [(case.model, case.inputs, case.expected) for case in batch]
@@ -222,9 +229,10 @@ def main(
         Path | None, typer.Option(help="File to list the forms that are left out.")
     ] = None,
 ) -> None:
-    """Judge forms and write the table.
+    """Check forms and write the table.
 
-    Without options, remove the table first: then it holds nothing that is not judged.
+    To get a table with checked forms only, remove the table first and run the command without
+    options.
     """
     chosen = frozenset(filter(None, only.split(",")))
     by_opset: dict[int, list[Case]] = defaultdict(list)
@@ -260,7 +268,7 @@ def main(
 
 
 def _other_forms(table: Path, forms: set[OperatorForm]) -> list[OperatorForm]:
-    """Return the forms of a table that are not examined in this run."""
+    """Return the forms of a table that are not checked in this run."""
     if not table.exists():
         return []
     rows = FormTable.from_json(json.loads(table.read_text())).forms
@@ -268,7 +276,7 @@ def _other_forms(table: Path, forms: set[OperatorForm]) -> list[OperatorForm]:
 
 
 def _write(path: Path, table: FormTable) -> None:
-    """One row per line, so that changes can be read."""
+    """Write the table with one row per line, so that changes are readable in a diff."""
     rows = table.to_json()
     assert isinstance(rows, list)
     lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
@@ -276,9 +284,10 @@ def _write(path: Path, table: FormTable) -> None:
 
 
 def node_test_sketches(chosen: Collection[str]) -> Iterator[Sketch]:
-    """Yield the operators of ONNX's single-operator tests, all or the chosen ones.
+    """Yield the operators of ONNX's single-operator tests, either all or the chosen ones.
 
-    Each comes as it is, and with those inputs constant that usually are constants in models.
+    Each operator is yielded as it is, and again with those inputs as constants that models usually
+    have as constants.
     """
     for test in load_model_tests(kind="node"):
         node, *others = test.model.graph.node

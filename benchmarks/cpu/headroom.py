@@ -62,7 +62,7 @@ def main(
     turns: Annotated[int, typer.Option(help="Turns of the second measurement.")] = TURNS,
     redraw: Redraw = None,
 ) -> None:
-    """Measure what the file lacks, and print the table."""
+    """Measure what is missing in the file, and print the table."""
     if redraw is None:
         _measure(split_names(layers) or list(LAYERS), turns, out)
     print(table_of(pd.read_parquet(redraw or out)))
@@ -129,7 +129,7 @@ def _rows(
 def _again(
     target: CpuTarget, layer: str, rows: pd.DataFrame, turns: int, out: Path
 ) -> pd.DataFrame:
-    """Measure the leaders of all searches and the rule schedule, as many turns as are missing."""
+    """Measure the leaders of all searches and the rule schedule in the rounds that are missing."""
     workload = cpu_workload(layer)
     space = target.space(workload)
     rule = int(space.ravel(np.array([target.rule(workload)], np.int32))[0])
@@ -152,7 +152,7 @@ def _again(
 
 
 def _leaders(rows: pd.DataFrame, layer: str) -> Mapping[str, list[int]]:
-    """Return the fastest configs of each search by their trials, and of all searches as `""`."""
+    """Return the fastest configs of each search by its trials; key `""` stands for all searches."""
     trials = rows[(rows["layer"] == layer) & (rows["turn"] < 0)]
     found = {
         f"{tuner} {budget}": _fastest(trials[trials["search"] == tuner][:budget], LEADERS)
@@ -168,14 +168,14 @@ def _fastest(trials: pd.DataFrame, count: int) -> list[int]:
 
 
 def choices(rows: pd.DataFrame) -> dict[str, Floats]:
-    """Return the seconds of each search's choice in the turns that did not choose it.
+    """Return the seconds of each search's choice, in rounds that were not used for the choice.
 
     Args:
         rows: rows of the benchmark.
 
     Returns:
-        Seconds by search, each of shape (layers, turns). `""` is the best choice of all searches
-            together, and `rule` is the rule schedule.
+        Seconds by search, each of shape (layers, rounds). `""` is the best choice of all searches
+        together, and `rule` is the rule schedule.
     """
     layers = _finished(rows)
     chosen: dict[str, list[Floats]] = {}
@@ -201,7 +201,7 @@ def _finished(rows: pd.DataFrame) -> list[str]:
 
 
 def table_of(rows: pd.DataFrame) -> str:
-    """Return a table in Markdown of the seconds of the rule schedule and of each choice.
+    """Return a Markdown table of the seconds of the rule schedule and of each choice.
 
     The last line has the geometric mean of the ratios to the rule schedule, with its interval.
     """

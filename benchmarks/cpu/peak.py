@@ -50,7 +50,7 @@ OF_TILES = 16
 
 
 def main() -> None:
-    """Measure, write a row a layer; print the table."""
+    """Measure the layers, write one row per layer, and print the table."""
     parser = row_arguments(__doc__, "built/cpu-peak.parquet")
     parser.add_argument("--precision", choices=("f32", "bf16"), default="f32")
     parser.add_argument(
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def measure_layers(target: CpuTarget, names: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield one row per distinct large layer, for the first network that contains it."""
+    """Yield one row per distinct large layer, with the first network that contains it."""
     seen: set[Workload] = set()
     bandwidth = target.hardware_features()["memory_gbytes_per_second"] * 1e9
     faster = OF_TILES if target.traits.float_type == "bfloat16" else 1
@@ -107,7 +107,7 @@ def _workloads(name: str, target: CpuTarget) -> list[Workload]:
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Markdown: a line a layer, the slowest first, and how many reach `LOW`."""
+    """Return a Markdown table of the layers, slowest first, and the number that reach `LOW`."""
     peak = rows.peak_gflops.max()
     rows = rows.assign(share=2e-9 * rows.macs / rows.seconds / peak)
     cells = [
@@ -130,10 +130,10 @@ def table(rows: pd.DataFrame) -> str:
 
 
 def _causes(row: Any) -> tuple[str, str, str]:
-    """Return estimates of why a layer is slow, or empty cells if its share is at least `LOW`.
+    """Return estimates of why a layer is slow; empty cells if its share is at least `LOW`.
 
-    They are the time of its bytes from memory, relative to the measured time, and two shares of the
-    estimated cycles: copies with the epilogue, and idle multipliers.
+    They are the time to move its bytes from memory, relative to the measured time, and two
+    fractions of the estimated cycles: copies with the epilogue, and idle multipliers.
     """
     if row.share >= LOW:
         return "", "", ""

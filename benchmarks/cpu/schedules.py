@@ -43,7 +43,7 @@ def main(
     ] = Path("built/cpu-schedules.parquet"),
     redraw: Redraw = None,
 ) -> None:
-    """Measure what the file lacks and print the table."""
+    """Measure what is missing in the file, and print the table."""
     if redraw is None:
         _measure(rows, out)
     print(table_of(pd.read_parquet(redraw or out)))
@@ -65,7 +65,7 @@ def _measure(rows: int, out: Path) -> None:
 
 
 def _draw_schedules(target: Target, workload: Workload) -> Configs:
-    """Different schedules, the same ones in every run, shape (`MOST`, knobs)."""
+    """Return distinct random configs, int array of shape (`MOST`, knobs); the same in every run."""
     space = target.space(workload)
     rng = np.random.default_rng(int(workload.id, 16))
     return space.unravel(rng.choice(space.size, MOST, replace=False))
@@ -93,7 +93,7 @@ def _rows(target: Target, layer: str, workload: Workload, configs: Configs) -> p
 
 
 def table_of(rows: pd.DataFrame) -> str:
-    """Markdown: a line a layer, and the mean over them."""
+    """Return a Markdown table with one line per layer and a line with the mean."""
     cells = []
     grids = [_grid(rows, name) for name in ("estimated", "seconds")]
     correlations = _correlations(*grids)
@@ -108,7 +108,7 @@ def table_of(rows: pd.DataFrame) -> str:
 
 
 def _mean(estimated: Floats, seconds: Floats) -> Floats:
-    """Over layers of which something is known."""
+    """Return the mean correlation over the layers that have a correlation."""
     return np.asarray(np.nanmean(_correlations(estimated, seconds), axis=-1))
 
 

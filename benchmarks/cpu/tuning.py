@@ -43,7 +43,7 @@ ROUNDS, SECONDS = 12, 0.15
 
 
 def main() -> None:
-    """Tune, build, time; write a row a library and round; print the table."""
+    """Tune, build and time the networks, write one row per library and round, and print the table."""
     parser = row_arguments(__doc__, "built/cpu-tuning.parquet")
     parser.add_argument(
         "--networks", default=",".join(NETWORKS), help="names of networks, separated by commas"
@@ -142,10 +142,10 @@ def _inference(path: Path) -> Callable[[], object]:
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Return a Markdown table with one line per network, then geometric means with intervals.
+    """Return a Markdown table with one line per network, and geometric means with intervals.
 
-    A line has the milliseconds of each setting, and what it saves of the rules' time. Intervals
-    resample networks and rounds.
+    A line has the milliseconds of each setting, and the fraction that it saves compared with the
+    rule schedules. The intervals resample networks and rounds.
     """
     settings = list(rows.setting.unique())
     head = ("network", *settings, "seconds of tuning", "invalid trials")
