@@ -39,7 +39,8 @@ from tilewright.targets.cluster.keys import dask_settings, make_keys
 ROOT = Path(__file__).parents[1]
 COUNTS = (1, 2, 4)
 NETWORK = "10.77.31"
-"""Of the two hosts, which nothing outside the namespaces can reach."""
+"""Prefix of the IP addresses of the two hosts. The network cannot be reached from outside of the
+namespaces."""
 START_SECONDS = 120.0
 PYTHON = (sys.executable, "-P", "-m")
 

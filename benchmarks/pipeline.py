@@ -41,12 +41,12 @@ from tilewright.targets.vta.workload_bound import bounds
 
 NETWORKS = ("vit_tiny", "inception_v3", "resnet18", "mobilenet_v2")
 OTHER_CPUS = (0.25, 2.0)
-"""Times of the CPU, beside the estimate's."""
+"""Factors of the CPU's time for which the gain is also computed."""
 RESOURCES = ("compute", "read", "write")
 
 
 def main() -> None:
-    """Print a row a network and target."""
+    """Print one row per network and target."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--targets", default=",".join(TARGETS))
@@ -109,7 +109,7 @@ def plan_figures(planned: PipelinePlan) -> dict[str, Json]:
 
 
 def gain(planned: PipelinePlan, times: float) -> float:
-    """More images/s by overlap, as a share, where the CPU takes so many times as long."""
+    """Return the relative increase of images/s by pipelining, if the CPU takes `times` as long."""
     stages = [_with_cpu(stage, times) for stage in planned.stages]
     alone = sum(stage.nanoseconds for stage in stages) / 1e9
     return alone / choose_steady_state(steady_states(stages)).interval - 1
@@ -137,7 +137,7 @@ def table_row(network: str, target: str, planned: PipelinePlan) -> str:
 
 
 def layers_row(network: str, target: str) -> str:
-    """Everything fused: the bound of streams with barriers, and the one without."""
+    """Return the bounds of streams with and without barriers, with everything fused."""
     problem = make_problem(network, target)
     assert isinstance(problem.target, VtaTarget), "only a VTA's streams are known"
     spec, labels = problem.target.spec, problem.all
@@ -159,7 +159,7 @@ def layers_row(network: str, target: str) -> str:
 
 
 def sum_cycles(cycle_counts: Sequence[dict[str, int]]) -> dict[str, int]:
-    """Cycles of each resource."""
+    """Return the cycles of each resource, summed over layers."""
     return {name: sum(layer[name] for layer in cycle_counts) for name in RESOURCES}
 
 

@@ -164,7 +164,7 @@ def _read(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
 STOCK = "vta-pynq"
 _BATCHES = (0, 1, 2)
 _BLOCKS = ((4, 4), (3, 5), (4, 5), (5, 4), (3, 3))
-"""log2 of a block's channels, in and out."""
+"""log2 of the number of input and output channels of a block."""
 
 
 @dataclass(frozen=True)

@@ -37,13 +37,15 @@ from tilewright.targets.workload import Workload, canonical
 from tilewright.tuning.schedule_lookup import PickTable
 
 SECONDS = 120
-"""A check that takes longer hangs."""
+"""Time limit of a check in seconds. A check that takes longer is assumed to hang."""
 STEPS, ROUNDING, NUDGED, NUDGE = 1.0, 0.02, 4.0, 0.02
-"""A quantised network may be off by a step of its output, by so large a share of the norm, or by so
-many times what it makes in onnxruntime to add a `NUDGE` of a step wherever something is rounded:
-ties are rounded otherwise, and what follows multiplies that."""
+"""Accepted errors of a quantised network: `STEPS` quantisation steps of its output, the fraction
+`ROUNDING` of the output's norm, or `NUDGED` times the change in onnxruntime if `NUDGE` of a step is
+added to every quantised value. Ties may be rounded differently, and later layers amplify the
+difference."""
 STATED, SLACK = 2.0, 0.02
-"""A float network may be off by so many times the error that its build states, and as much more."""
+"""Accepted error of a float network, relative to the norm: `STATED` times the error that its build
+reports, plus `SLACK`."""
 
 Kind = Literal["agreed", "refused", "disagreed", "traceback"]
 
@@ -95,7 +97,7 @@ class Outcome:
 
     @property
     def reason(self) -> str:
-        """The message without names and numbers, so that equal reasons of rejections can be counted."""
+        """The message without names and numbers, for counting equal reasons of rejections."""
         plain = re.sub(r"'[^']*'", "'…'", self.said)
         return re.sub(r"\d[\d.,×x]*", "#", plain)[:160]
 
@@ -355,7 +357,7 @@ def _passes_verification(artifact: Any) -> bool:
 
 
 def _stated_errors(manifest: Any, model: onnx.ModelProto) -> tuple[float | None, ...]:
-    """Return the relative error of each output that the build reports, or None if it reports none."""
+    """Return the relative error of each output that the build reports; None if there is none."""
     errors = {row["name"]: row["relative"] for row in manifest["accuracy"]["outputs"]}
     return tuple(errors.get(info.name) for info in model.graph.output)
 

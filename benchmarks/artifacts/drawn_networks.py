@@ -13,7 +13,8 @@ from benchmarks.artifacts.network_parts import Convolutions, FloatGraph, Shape, 
 
 STYLES = ("image",) * 8 + ("signal", "rows")
 SALT = 0x77
-"""Networks of one seed are the same in all programs, and others than a seed alone would draw."""
+"""Constant in the seed of the random generator. With it, a seed gives the same network in all
+programs, but a different one than a generator with the plain seed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +155,7 @@ def _products(net: FloatGraph, x: Tensor, count: int) -> Tensor:
 
 
 def _outputs(net: FloatGraph, tensors: list[Tensor], last: Tensor) -> list[Tensor]:
-    """Choose the outputs: the last tensor and, with a probability of 1/4, also an earlier tensor."""
+    """Choose the outputs: the last tensor and, with probability 1/4, also an earlier tensor."""
     last = net.op("Identity", [last], last.shape) if last in net.inputs else last
     between = [item for item in tensors if item not in (*net.inputs, last)]
     if between and net.chance(0.25):

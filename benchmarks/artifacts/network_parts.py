@@ -96,7 +96,7 @@ def _info(tensor: Tensor) -> onnx.ValueInfoProto:
 
 
 MOST_MACS = 1_500_000
-"""Of a whole network."""
+"""Maximum number of multiply-accumulates of convolutions and products in a network."""
 
 
 @dataclass(frozen=True)

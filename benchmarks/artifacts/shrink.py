@@ -13,7 +13,7 @@ from benchmarks.artifacts.forms import feeds_of
 from benchmarks.artifacts.numbers import run_in_onnxruntime
 
 MOST = 60
-"""Parts that are tried."""
+"""Maximum number of parts that are tried."""
 
 
 def shrink_case(case: Case, fails: Callable[[Case], bool]) -> Case:

@@ -33,7 +33,7 @@ from tilewright.targets.registry import make_target
 from tilewright.targets.workload import Workload
 
 PART = 8
-"""Machines that are solved between two looks at what is there."""
+"""Number of machines per part of a truth. A part is the unit that is stored and resumed."""
 _BATCH, _MANY = 32, 1024
 
 

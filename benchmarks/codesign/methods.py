@@ -53,7 +53,7 @@ from tilewright.networks.network import Network
 from tilewright.targets.registry import make_target
 
 _NESTED = ("networks", "steps", "front")
-"""Lists, which a Parquet file holds as JSON."""
+"""Columns with lists, which the Parquet file stores as JSON."""
 
 
 def main() -> None:

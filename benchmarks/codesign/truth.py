@@ -44,7 +44,8 @@ GRID = TruthOptions(
         ("bus_bits", 64, 128),
     ),
 )
-"""Few enough to solve: blocks of 8 to 64 channels, buffers around those of the stock machine."""
+"""A problem that is small enough to be solved: blocks of 8 to 64 channels, and buffers around those
+of the stock machine."""
 QUICK = TruthOptions(
     ("digits_cnn",),
     "vta-pynq",

@@ -37,14 +37,14 @@ from tilewright.core.process_info import usable_cores
 RIGHT, BOTH = "right", "rejected by both"
 SECONDS = 300
 PAIR = 8
-"""Tests that one worker takes at a time."""
+"""Number of tests that a worker takes at a time."""
 BLOCK = "benchmarks.coverage.backend_tests"
 
 Row = dict[str, str]
 
 
 def main() -> None:
-    """Run the tests, and print the counts and all cases that are neither right nor rejected by both."""
+    """Run the tests. Print the counts, and cases that are neither right nor rejected by both."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", type=Path, help="file that the run writes")
     parser.add_argument("--only", default="", help="parts of names, separated by commas")
@@ -132,7 +132,10 @@ def _run_test(test: Any) -> Row:
 
 
 def _different(ours: Any, theirs: Any) -> str:
-    """Describe how an output differs; "" if it is equal. Sequences are compared element by element."""
+    """Describe how an output differs; "" if it is equal.
+
+    Sequences are compared element by element.
+    """
     if not isinstance(theirs, list):
         return difference(np.asarray(ours), np.asarray(theirs))
     if not isinstance(ours, list) or len(ours) != len(theirs):
@@ -184,7 +187,7 @@ def _is_dynamic(model: onnx.ModelProto, name: str) -> bool:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Return the counts, and a Markdown table of cases that are neither right nor rejected by both."""
+    """Return the counts, and a Markdown table of cases neither right nor rejected by both."""
     counts = Counter(row["result"] for row in rows)
     good = counts[RIGHT] + counts[BOTH]
     message = "; ".join(f"{kind}: {number:,}" for kind, number in counts.most_common())

@@ -24,7 +24,7 @@ NEWEST_OPSET = 26
 FLOATS = ("float32", "float64")
 TYPES = ("float32", "int64", "int32", "bool", "int8", "uint8", "float64")
 USUAL_RANKS = range(1, 5)
-"""Ranks that are drawn of the types in which networks compute little."""
+"""Ranks that are drawn for element types in which networks rarely compute."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ class Draw:
         self.schema = onnx.defs.get_schema(operator, opset)
 
     def size(self, least: int = 1, most: int = 5) -> int:
-        """Return a random size between `least` and `most`."""
+        """Return a random size from `least` to `most`, inclusive."""
         return int(self._draw(st.integers(least, most)))
 
     def shape(self, rank: int, least: int = 1) -> tuple[int, ...]:
@@ -247,7 +247,7 @@ def cast(d: Draw) -> Iterator[Sketch]:
 
 
 def reduction(d: Draw) -> Iterator[Sketch]:
-    """Yield reductions over no axes, over some axes, and over axes that are counted from the end."""
+    """Yield reductions over no axes, some axes, and axes that are counted from the end."""
     as_input = len(d.schema.inputs) > 1
     for dtype, rank in product(
         d.types(among=("float32", "float64", "int64", "int32")), range(1, 6)
@@ -691,7 +691,7 @@ def draw_einsum(d: Draw) -> Iterator[Sketch]:
 
 
 def draw_quantise(d: Draw) -> Iterator[Sketch]:
-    """Yield QuantizeLinear and DequantizeLinear with a single scale and with a scale per channel."""
+    """Yield QuantizeLinear and DequantizeLinear with a single scale and with one per channel."""
     back = d.operator == "DequantizeLinear"
     for kind, rank in product(("int8", "uint8", *(("int32",) if back else ())), range(1, 6)):
         shape = d.shape(rank, 2)
@@ -903,7 +903,7 @@ def draw_sketches(
 
     Args:
         chosen: names of the operators; all operators if it is empty.
-        draws: number of draws per form.
+        draws: number of random draws per operator and version.
         opsets: the opsets.
         types: element types of the first inputs.
     """
@@ -918,7 +918,7 @@ def draw_sketches(
 
 
 def _opsets(operator: str, opsets: Collection[int]) -> list[int]:
-    """Return one of the given opsets per version of an operator: the newest one with this version."""
+    """Return, per version of an operator, the newest of the given opsets with this version."""
     newest: dict[int, int] = {}
     for opset in sorted(opsets):
         try:

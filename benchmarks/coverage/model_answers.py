@@ -31,10 +31,11 @@ INNER_WORDS = re.compile(
     r"|Traceback|<class|\btvm\.\w|\btirx?\b|relax\.|\bR\.\w|\bT\.\w|\w+Error\b|\w\.(cc|cpp|h|py)\b"
     r"|0x[0-9a-f]{6}|^'[^']*'$|cannot be imported: '\w+'|Metadata omitted|Call\b|Expr\b|_impl"
 )
-"""Python's and TVM's insides."""
+"""Matches internal words of Python and TVM, which must not appear in messages."""
 
 RELATIVE_TOLERANCE = {"float16": 1e-2, "bfloat16": 2e-2}
-"""Of sums in another order; 1e-3 for all others, as the package's own test runner has it."""
+"""Relative tolerance of sums in a different order, by element type. It is 1e-3 for all other types,
+as in the test runner of the `onnx` package."""
 
 
 @dataclass(frozen=True)

@@ -48,10 +48,12 @@ from tilewright.networks.partition.supported_forms import (
 
 Array = NDArray[Any]
 BATCH = 48
-"""Forms that are compiled together: one library costs a second by itself."""
+"""Number of cases that are compiled together, because building a library takes a second in any
+case."""
 TOLERANCE = 1e-4
 OF_HALVES = 2e-3
-"""Where onnxruntime computes in float16, it rounds behind each operator."""
+"""Tolerance for float16, relative to the largest value. It is higher because onnxruntime rounds to
+float16 after each operator."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +189,10 @@ class Judges:
         self._pool: ProcessPoolExecutor | None = None
 
     def judge(self, batch: Sequence[Case]) -> list[str]:
-        """Return what is wrong with each case. If a batch crashes, its halves are checked separately."""
+        """Return what is wrong with each case.
+
+        If a batch crashes the process, its halves are checked separately.
+        """
         if self._pool is None:
             self._pool = ProcessPoolExecutor(1, get_context("spawn"))
         sent = [(case.model, case.inputs, case.expected) for case in batch]

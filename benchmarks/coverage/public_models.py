@@ -62,11 +62,12 @@ SHAPES: Sequence[tuple[str, Mapping[str, tuple[int, ...]]]] = (
     ("speechmos/*model_v8*", {"input_1": (1, 900, 120)}),
     ("speechmos/*", {"input_1": (1, 901, 161)}),
 )
-"""Sizes of dynamic inputs, by the path of a model; those that are static need none."""
+"""Shapes of dynamic inputs, by a pattern of the model's path. Static inputs need none."""
 INTEGERS: Mapping[str, tuple[int, int]] = {
     "waveforms_lens": (8000, 16001), "sr": (16000, 16001), "bytes": (0, 257),
 }  # fmt: skip
-"""From which integers an input is drawn, the second one excluded: others have no meaning there."""
+"""Ranges of integer inputs, by name of the input; the upper end is excluded. Other values are not
+meaningful for these inputs."""
 MOST_ERROR = 1e-3
 SEEDS = range(11, 15)
 BUILD_SECONDS = 900
@@ -78,7 +79,10 @@ HEAD = (
 
 
 def main() -> None:
-    """Build, compare and time each model. Print a row per model, and write the rows after each one."""
+    """Build, compare and time each model, and print a row per model.
+
+    The rows are written after each model.
+    """
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", type=Path, help="file that the run writes")
     parser.add_argument("--folder", type=Path, default=Path("built/public-models"))
@@ -185,7 +189,11 @@ def try_model(path: Path, folder: Path, timed: bool) -> dict[str, Any]:
 
 
 def compare_with_engine(path: Path, artifact: Path) -> dict[str, Any]:
-    """Compare an artifact's outputs with those of the model's own engine. Return columns of a row."""
+    """Compare an artifact's outputs with those of the model's own engine.
+
+    Returns:
+        Columns of the model's row.
+    """
     import tilewright
 
     session = tilewright.load(artifact, threads=1, allow_code=True)
@@ -288,7 +296,10 @@ def _tilewright(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def _ratio(printed: str) -> float:
-    """Return our processor time relative to onnxruntime's, from the output of `tilewright benchmark`."""
+    """Return our processor time relative to onnxruntime's.
+
+    `printed` is the JSON output of `tilewright benchmark`.
+    """
     (row,) = (row for row in json.loads(printed)["engines"] if row["engine"] == "onnxruntime")
     return float(row["cpu_ratio"]["median"])
 

@@ -227,7 +227,7 @@ MODELS: Mapping[str, tuple[Draw, tuple[int, ...]]] = {
     "edges": (edges, (2000, 64)),
     "gru_2": (gru_2, (100, 1, 80)),
 }
-"""By name: how a network is drawn, and the shape of its input, in float32."""
+"""Function that builds the network and shape of its float32 input, by name."""
 QUANTISED = "bert_2_dynamic"
 NAMES = (*MODELS, QUANTISED)
 
@@ -242,7 +242,7 @@ def build_model(name: str) -> onnx.ModelProto:
 
 
 def _dynamically_quantised() -> onnx.ModelProto:
-    """Build two layers of BERT-base on 128 tokens, which onnxruntime quantises dynamically to int8."""
+    """Build two layers of BERT-base on 128 tokens, quantised to int8 dynamically by onnxruntime."""
     net = cpu_models.Net(QUANTISED, (1, 128, 768), 0, True, input_type=TensorProto.FLOAT)
     with tempfile.TemporaryDirectory() as folder:
         source, out = (Path(folder) / f"{name}.onnx" for name in ("float", "integers"))

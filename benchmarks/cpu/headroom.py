@@ -44,9 +44,9 @@ LAYERS = (
 )  # fmt: skip
 NEIGHBOURS, AGAIN = "neighbours", "again"
 SEARCHES = {"random": 32, "estimate": 32, NEIGHBOURS: 0, "ml2tuner": 32}
-"""Trials of each search; there are as many neighbours as there are."""
+"""Number of trials of each search. All neighbours are measured, so their number is not limited."""
 BUDGETS = (16, 32)
-"""Trials after which a tuner is judged."""
+"""Numbers of trials after which a tuner is evaluated."""
 TUNERS = ("random", "estimate", "ml2tuner")
 BATCH = 16
 LEADERS, MOST_LEADERS = 2, 8

@@ -53,8 +53,8 @@ LAYERS = (
 QUICK = ("mobilenet_v2 1x1 192-64", "vit_tiny qkv")
 TURNS = 7
 PATIENCE_SECONDS = 120.0
-"""What a program may take to be built, and to run: TVM's 30 do not suffice where a process takes
-half a minute to import it."""
+"""Time limit in seconds for building a program and for running it. TVM's default of 30 s is too
+short if a process takes half a minute to import TVM."""
 
 
 def main() -> None:
@@ -332,7 +332,7 @@ def table(rows: pd.DataFrame) -> str:
 
 
 def _in_as_long(ours: Sequence[pd.DataFrame], theirs: Sequence[pd.DataFrame]) -> str:
-    """Describe MetaSchedule's progress at the time when `default` was done: trials and best latency.
+    """Describe MetaSchedule's progress when `default` was done: trials and best latency so far.
 
     The latency is relative to MetaSchedule's final best latency. Both numbers are medians over
     seeds.

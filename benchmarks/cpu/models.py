@@ -107,7 +107,7 @@ def _swish_convolution(
 
 
 def unet(net: Net) -> str:
-    """Build a U-Net with four levels and 32 channels at the top, for 256×256 images and 2 classes."""
+    """Build a U-Net of four levels with 32 channels at the top; 256×256 images, 2 classes."""
     x, kept = net.input, []
     for level in range(5):
         if level:
@@ -279,7 +279,7 @@ MODELS: Mapping[str, tuple[Draw, tuple[int, ...], int]] = {
     "audio": (audio, (1, 1, 16000), TensorProto.FLOAT),
     "lstm_2": (lstm_2, (50, 1, 40), TensorProto.FLOAT),
 }
-"""By name: how a network is drawn, the shape of its input, and the type of that."""
+"""Function that builds the network, shape of its input, and ONNX type of its input, by name."""
 
 
 def build_model(name: str) -> onnx.ModelProto:

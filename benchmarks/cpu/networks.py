@@ -47,7 +47,7 @@ from tilewright.targets.cpu.spec import PRECISIONS, this_machine
 
 RIVALS = ("onnxruntime", "openvino")
 LIGHT = ("densenet121", "inception_v1", "inception_v2", "shufflenet", "squeezenet", "zfnet512")
-"""Published networks that the `onnx` package ships."""
+"""Names of published networks that the `onnx` package ships."""
 QUICK = ("mobilenet_v2", "bert_tiny", "keywords", "squeezenet", "audio")
 ROUNDS, QUICK_ROUNDS = 20, 5
 SECONDS = 0.2
@@ -250,7 +250,7 @@ def line(result: Mapping[str, Any]) -> str:
 
 
 def _ratio(result: Mapping[str, Any], rival: str) -> float:
-    """Return the ratio of a rival's time to ours.
+    """Return our time relative to a rival's.
 
     Processor times are compared on one thread, and wall-clock times on more threads.
     """

@@ -34,7 +34,7 @@ RUNS = 7
 OPSET = 20
 
 Case = tuple[Kind, str, tuple[int, ...], Mapping[str, NDArray[np.float32]], dict[str, object], int]
-"""Kind, ONNX operator, shape of its input, its constants, its attributes, its units of work."""
+"""Kind, ONNX operator, shape of the input, constants, attributes, and number of units of work."""
 
 
 def cases() -> list[Case]:

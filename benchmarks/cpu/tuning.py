@@ -43,7 +43,10 @@ ROUNDS, SECONDS = 12, 0.15
 
 
 def main() -> None:
-    """Tune, build and time the networks, write one row per library and round, and print the table."""
+    """Tune, build and time the networks, and print the table.
+
+    The file has one row per library and round.
+    """
     parser = row_arguments(__doc__, "built/cpu-tuning.parquet")
     parser.add_argument(
         "--networks", default=",".join(NETWORKS), help="names of networks, separated by commas"

@@ -58,13 +58,17 @@ TRAINING = ("digits_cnn", "resnet18")
 QUICK = ("digits_cnn", "resnet18")
 SEARCHES = ("random", "descent", "segments")
 FEWEST, MOST = 8, 12
-"""Decisions of a part that is gone through exhaustively: more of a network with few layers."""
+"""Limits of the number of decisions in a part that is solved exhaustively. Networks with fewer
+layers allow more decisions."""
 TRUE_LAYERS = 1 << 14
-"""Layers that are simulated for one such part, of all labellings together."""
+"""Approximate number of layers that are simulated for one part, over all its labellings."""
 
 
 def main() -> None:
-    """Run what the file lacks, write it after each pair, print the summary."""
+    """Compute the pairs that are missing in the file, and print the summary.
+
+    The file is written after each pair.
+    """
     parser = row_arguments(__doc__, "built/fusion.json")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--folder", type=Path, default=Path("built/fusion"))
@@ -146,10 +150,10 @@ def _pair(
 def _search_learned(
     given: argparse.Namespace, backing: Evaluator, models: Trained, starts: list[Labelling]
 ) -> tuple[Labelling, dict[str, Any]]:
-    """Run the learned search, and return its best labels and figures.
+    """Run the learned search, and return its best labels and its figures.
 
-    The figures include the labels of the policy alone, before any simulation, and with what is
-    known when the search begins.
+    The figures include the cycles of the labels that the policy chooses alone: once before any
+    simulation, and once with the simulations that the search begins with.
     """
     problem = backing.problem
     model, policy = models.copy_models()
@@ -174,9 +178,9 @@ def _search_learned(
 
 
 def _error(model: GraphModel, backing: Evaluator) -> float:
-    """Return the mean relative error of the model on the named labellings of an unseen network.
+    """Return the mean relative error of the model on the named labellings of the network.
 
-    The model gets only what is known before any labelling is simulated.
+    The network is not in the training data. The model gets no results of simulations.
     """
     problem = backing.problem
     blank = Evaluator(problem, backing.schedules)
@@ -190,7 +194,11 @@ def _error(model: GraphModel, backing: Evaluator) -> float:
 def _search_by(
     given: argparse.Namespace, backing: Evaluator, name: str, starts: list[Labelling]
 ) -> tuple[dict[str, Any], Labelling]:
-    """Run a search that evaluates labellings with the simulator."""
+    """Run a search that evaluates labellings with the simulator.
+
+    Returns:
+        The figures of the search, and its best labels.
+    """
     problem = backing.problem
     objective = Objective(
         lambda several: [float(backing(item).cycles) for item in several], given.budget,
@@ -217,7 +225,7 @@ def _search_by(
 def _truths(
     given: argparse.Namespace, backing: Evaluator, best: Labelling, models: Trained
 ) -> Iterator[dict[str, Any]]:
-    """Solve parts of the network exhaustively, and by a learned search that knows nothing else."""
+    """Solve parts of the network exhaustively, and by a learned search of that part only."""
     for name, places in _parts(backing.problem, best).items():
         part = Part(backing.problem, places, best)
         objective = Objective(
@@ -260,7 +268,10 @@ def _parts(problem: FusionProblem, best: Labelling) -> dict[str, list[int]]:
 
 
 def _neighbouring_places(segments: Sequence[Sequence[int]], first: int, most: int) -> list[int]:
-    """Places of neighbouring segments, `most` at most but for one that is larger."""
+    """Return the decisions of consecutive segments, at most `most` in total.
+
+    A first segment that is larger than `most` is returned alone.
+    """
     results: list[int] = []
     for number in [*range(first, len(segments)), *range(first - 1, -1, -1)]:
         if results and len(results) + len(segments[number]) > most:
@@ -270,7 +281,7 @@ def _neighbouring_places(segments: Sequence[Sequence[int]], first: int, most: in
 
 
 def _evaluation_seconds(backing: Evaluator) -> float:
-    """Of a labelling whose layers were all lowered before."""
+    """Return the seconds of evaluating a labelling whose layers were all lowered before."""
     known = [item.labels for item in backing.evaluations()][-5:]
     begin = time.perf_counter()
     for labels in known:
@@ -283,7 +294,10 @@ Row = Mapping[str, Any]
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Return two lines per pair: cycles relative to fusing all, and the cost of the search."""
+    """Return text about each pair of network and target.
+
+    It has the cycles relative to fusing everything, and the cost of the search.
+    """
     lines = []
     for row in rows:
         cycles = row["cycles"]
@@ -329,7 +343,10 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def _regret_texts(row: Row) -> list[str]:
-    """Return by how much the learned search, and fusing everything, miss the known optimum."""
+    """Return the regrets of the learned search and of fusing everything.
+
+    They refer to the parts of the network whose optimum is known.
+    """
     truths = row["truth"]
     if not truths:
         return []

@@ -29,10 +29,12 @@ from tilewright.targets.workload import Workload
 
 @dataclass(frozen=True)
 class Needs:
-    """Cycles that a layer needs at least.
+    """Lower bounds of a layer's cycles, by resource.
 
-    Holds the cycles of the busier of compute and the write channel, those of the read channel, and
-    at most how many of the reads may start early.
+    Attributes:
+        busy: cycles of the busier one of the compute unit and the write channel.
+        read: cycles of the read channel.
+        early: largest number of the read cycles that may start before the layer.
     """
 
     busy: int
@@ -41,12 +43,12 @@ class Needs:
 
     @property
     def least(self) -> int:
-        """What it takes in a stream, whatever is before and behind it."""
+        """Cycles that the layer takes at least in a stream, whatever its neighbours are."""
         return max(self.busy, self.read - self.early)
 
 
 def needs(workload: Workload, spec: VtaSpec) -> Needs:
-    """Those of a layer. Raises `WorkloadError` for one that the machine cannot run."""
+    """Return the needs of a layer. Raise `WorkloadError` if the machine cannot run it."""
     m = spec.machine
     least = bounds(workload, spec)
     weights = geometry_of(workload, m).wgt_bytes
@@ -55,10 +57,11 @@ def needs(workload: Workload, spec: VtaSpec) -> Needs:
 
 
 def stream_bound(layers: Sequence[Needs]) -> int:
-    """Cycles that a stream of these layers takes at least, however they are scheduled.
+    """Return a lower bound of the cycles of a stream of layers, with any schedules.
 
-    The least over all ways to divide early reads: as many as the layer before has time for, that is
-    as its reads leave below its other needs. More would take there what they save here.
+    The bound is the minimum over all numbers of early reads. The best choice reads as much early as
+    the previous layer has time for, that is, while its other needs exceed its reads. More early
+    reads would lengthen the previous layer by as much as they shorten this layer.
     """
     total, free = 0, 0
     for layer in layers:

@@ -27,7 +27,7 @@ EPILOGUE = "bias, >> even 8, min 127, max 0"
 
 
 def main() -> None:
-    """Print a line a form of schedule."""
+    """Print one line per form of schedule."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workload", default=WORKLOAD)
     parser.add_argument("--schedules", type=int, default=24)

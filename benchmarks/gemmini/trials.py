@@ -53,8 +53,8 @@ TUNERS = (
     "default,estimate,ml2tuner,ml2tuner:estimates=true,ml2tuner-published,"
     f"{RIVAL},{QUICK_RIVAL},random"
 )
-"""`estimate` orders schedules by a closed form and learns nothing: what it needs no fewer of, a
-tuner owes to learning."""
+"""The tuners to compare. `estimate` ranks schedules by a closed formula and learns nothing. A tuner
+that needs fewer trials than `estimate` owes this to learning."""
 
 
 def main(
@@ -68,7 +68,7 @@ def main(
     spaces: Path = Path("built/spaces"),
     redraw: Redraw = None,
 ) -> None:
-    """Run all tuners and print what they needed."""
+    """Run all tuners and print how many trials they needed."""
     console = Console(width=190)
     if redraw is None:
         layers = {
@@ -118,9 +118,10 @@ def _without_trials(test_bed: EnumeratedTestBed) -> pd.DataFrame:
 
 
 def gains_table(rows: pd.DataFrame) -> str:
-    """Return a table in Markdown of the schedules that are used without a trial.
+    """Return a Markdown table of the schedules that are used without a trial.
 
-    It has the cycles of the fastest schedule of each layer, and how much slower the other two are.
+    It has the cycles of the fastest schedule of each layer, and how much slower the vendor's rule
+    and the schedule with the best estimate are.
     """
     layers = rows.drop_duplicates("layer")
     cells = [

@@ -28,7 +28,7 @@ CASES = ("tune, empty cache", "tune, full cache", "set-up's kernels, empty cache
 
 
 class Cost(NamedTuple):
-    """Cost of a command: seconds of processors, and of the clock."""
+    """Cost of a command: processor time and wall-clock time, in seconds."""
 
     processor_s: float
     wall_s: float
@@ -59,7 +59,7 @@ def measure(checkout: Path, set_up: bool) -> dict[str, Cost]:
 
     Args:
         checkout: root of the checkout.
-        set_up: whether to measure what `make setup` compiles, too.
+        set_up: whether to measure also the compilation during `make setup`.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

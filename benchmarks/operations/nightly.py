@@ -40,7 +40,10 @@ print(json.dumps([state.message or "", *(b - a for a, b in zip(begin + loaded, l
 
 
 def run_night(network: str, trials: int, folder: Path) -> tuple[str, list[float]]:
-    """Run a night; return its message, and the seconds to load (wall, processor) and to run."""
+    """Run a night. Return its message and seconds.
+
+    The seconds are those of loading (wall-clock, processor) and of the run (wall-clock, processor).
+    """
     drop = ("PREFECT_", "MLFLOW_", "TILEWRIGHT_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(drop)}
     environment["PYTHONPATH"] = str(Path(__file__).parents[2])
@@ -53,7 +56,7 @@ def run_night(network: str, trials: int, folder: Path) -> tuple[str, list[float]
 
 
 def main() -> None:
-    """Run a first night, then some in which nothing changed, and print what these cost."""
+    """Run a first night, then repetitions in which nothing changed, and print their median cost."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--network", default="resnet18")
     parser.add_argument("--trials", type=int, default=64)

@@ -72,14 +72,14 @@ finally:
 
 
 class Split(TypedDict):
-    """Seconds of a command: all, and those of each part that has any."""
+    """Seconds of a command: in total, and in each part that took any time."""
 
     wall: float
     parts: dict[str, float]
 
 
 def main() -> None:
-    """Run all four and print a line each."""
+    """Run all four commands and print a line per command."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--network", default="resnet18")
     parser.add_argument("--trials", type=int, default=64)

@@ -31,14 +31,17 @@ from tilewright.targets.workload import Workload
 
 
 def vta_target(name: str, space: str = "") -> VtaTarget:
-    """As `make_target`, of a name that is a VTA's."""
+    """Return a VTA target by name. See `make_target`."""
     target = make_target(name, space)
     assert isinstance(target, VtaTarget), f"{name} is not a VTA"
     return target
 
 
 def best_extended(target: VtaTarget, workload: Workload, sample: int, timed: int) -> int:
-    """Cycles of the best schedule among the `timed` best-looking of a seeded sample."""
+    """Return the cycles of the best schedule in a random sample of the extended space.
+
+    Of the `sample` configs, those `timed` with the best estimates are simulated.
+    """
     space = target.space(workload)
     flat = np.random.default_rng(0).permutation(space.size)[:sample]
     configs = space.unravel(flat)
@@ -50,7 +53,7 @@ def best_extended(target: VtaTarget, workload: Workload, sample: int, timed: int
 
 
 def best_template(target: VtaTarget, workload: Workload) -> int:
-    """Cycles of the best schedule of the enumerated template space."""
+    """Return the cycles of the best schedule of the template space, by enumeration."""
     _, measured = target.enumerate(workload)
     return int(measured.cycles[measured.valid].min())
 

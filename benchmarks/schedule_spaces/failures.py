@@ -26,7 +26,7 @@ BATCH = 1024
 
 
 def outcomes(target: VtaTarget, workload: Workload, sample: int) -> Counter[str]:
-    """How many configs end in each failure class or status."""
+    """Count the configs in each failure class or status."""
     space = target.space(workload)
     if sample >= space.size:
         lowered, measured = target.enumerate(workload)
@@ -51,7 +51,7 @@ def _count_failures(lowered: Lowered, measured: Measurements) -> Counter[str]:
 
 
 def main(unchecked: bool = False, sample: int = 20_000) -> None:
-    """Print a table a space; larger spaces are sampled, seeded."""
+    """Print a table per space. Large spaces are sampled with a fixed seed."""
     spaces = (
         [("evta-zcu102", "unchecked")]
         if unchecked

@@ -35,8 +35,8 @@ def mismatches(
 ) -> int:
     """Count the output values of a config that differ from the integer reference.
 
-    `values` are knob *values*, shape (knobs,). The count is -1 if the config has no program, or if
-    its program does not run to its end.
+    `values` are knob values, shape (knobs,), not knob indices. The count is -1 if the config has no
+    program, or if its program does not run to its end.
     """
     code, insns, uops, _ = lowering.program(values)
     if code:

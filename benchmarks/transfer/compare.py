@@ -34,7 +34,10 @@ PARTS = {"tuning": transfer_tuning, "layers": transfer_layers, "accuracy": trans
 
 
 def main() -> None:
-    """Measure what the file lacks, write it after each figure, print the summary."""
+    """Measure what is missing in the file, and print the summary.
+
+    The file is written after each figure.
+    """
     parser = row_arguments(__doc__, "built/transfer.json")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--folder", type=Path, default=Path("built/transfer"))
@@ -98,7 +101,7 @@ def _model(options: argparse.Namespace) -> Path:
 
 
 def _train(dataset: Path, kind: str, by: str, minutes: float, out: Path) -> dict[str, Any]:
-    """As `tilewright model train`; returns the metrics."""
+    """Train a model as `tilewright model train` does, and return its metrics."""
     training = check_training(
         TrainingOptions(dataset=str(dataset), out=str(out), kind=kind, split=by, minutes=minutes)
     )

@@ -46,7 +46,7 @@ def main(
     ] = "vta-pynq,vta-de10,evta-zcu102,small,large",
     seed: int = 0,
 ) -> None:
-    """Print a row per target."""
+    """Print one row per target of the earlier trials."""
     table = Table(title="of six layers on vta-pynq that have no trial")
     for name in ("trials of", "A, as they are", "A, scaled", "V, as they are", "V, scaled"):
         table.add_column(name)

@@ -43,7 +43,7 @@ Row = Mapping[str, Any]
 
 
 def measure(options: argparse.Namespace, rows: KeptRows) -> None:
-    """Seed by seed, so that a run that is stopped leaves whole seeds."""
+    """Make all runs seed by seed, so that a stopped benchmark has complete seeds."""
     models = {"": options.model} | controls(options)
     tuners = [next(tuner for tuner in TUNERS if tuner.name == name) for name in COMPARED]
     layers = list(_draw_pairs(options))
@@ -91,9 +91,14 @@ def _goals(rows: Sequence[Row]) -> dict[tuple[str, str], float]:
 
 
 def trials(rows: Sequence[Row], tuner: str) -> Floats:
-    """Until the goal, `TRIALS` where it is not reached; shape (pairs, seeds).
+    """Return the trials of each run until the goal, `TRIALS` if it is not reached.
 
-    `rows` are of seeds that all pairs and tuners have.
+    Args:
+        rows: rows of the seeds that all pairs and tuners have.
+        tuner: name of the tuner.
+
+    Returns:
+        Array of shape (pairs, seeds).
     """
     pairs = list(_goals(rows))
     seeds = sorted({row["seed"] for row in rows})
@@ -108,8 +113,9 @@ def trials(rows: Sequence[Row], tuner: str) -> Floats:
 def summary(rows: Sequence[Row]) -> str:
     """Return a summary with one line per tuner.
 
-    A line has trials to the goal as a fraction of the board's 64, how they compare with the warm
-    start's, and on how many pairs a warm start needs at most half as many.
+    A line has the trials to the goal as a fraction of the board's 64, the ratio of these trials to
+    those of the warm start, and the number of pairs on which the warm start needs at most half as
+    many trials.
     """
     rows = _whole_seeds(rows)
     if not rows:
@@ -133,13 +139,16 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def _whole_seeds(rows: Sequence[Row]) -> list[Row]:
-    """Rows of the seeds with which every tuner ran on every pair."""
+    """Return the rows of the seeds with which every tuner ran on every pair."""
     runs_per_seed = len(_goals(rows)) * (1 + len(COMPARED))
     counts = Counter(row["seed"] for row in rows)
     return [row for row in rows if counts[row["seed"]] == runs_per_seed]
 
 
 def _factor(mine: Floats, warm: Floats) -> Floats:
-    """Geometric mean over pairs of ratios of means over seeds; arrays (..., pairs, seeds)."""
+    """Return the geometric mean over pairs of ratios of means over seeds.
+
+    Arrays have the shape (..., pairs, seeds).
+    """
     ratio = mine.mean(axis=-1) / warm.mean(axis=-1)
     return np.asarray(np.exp(np.log(ratio).mean(axis=-1)))

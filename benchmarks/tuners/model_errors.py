@@ -55,7 +55,7 @@ def main(
     spaces: Path = Path("built/spaces"),
     redraw: Redraw = None,
 ) -> None:
-    """Print the ratio of errors, and keep a row a retraining."""
+    """Measure the errors, write one row per training, and print the ratios."""
     if redraw is None:
         target, rows = make_space_target(where), []
         for name, workload, truth in enumerate_layers(where, layers, spaces):
@@ -73,7 +73,7 @@ def main(
 def _run(
     target: Target, workload: Workload, tuner: TunerConfig, seed: int, trials: int, batch: int
 ) -> list[dict[str, Any]]:
-    """Return one row per retraining that was followed by a batch."""
+    """Run a tuner, and return one row per training after which a batch was measured."""
     explorer = tuner.explorer
     run, task = LocalRunner(), make_task(target, workload, explorer, seed)
     session, problem = Session.start(task), task.problem
@@ -111,7 +111,10 @@ def _errors(
 
 
 def error_ratios(rows: pd.DataFrame) -> dict[tuple[str, str, str], Interval]:
-    """RMSE of A over RMSE of P, by tuner, window of trials, and what was predicted."""
+    """Return the RMSE of Model A relative to that of Model P.
+
+    The keys are the tuner, the window of trials, and the predicted programs.
+    """
     figures = {}
     for tuner, group in rows.groupby("tuner", sort=False):
         for window, (low, high) in WINDOWS.items():
@@ -126,7 +129,7 @@ def error_ratios(rows: pd.DataFrame) -> dict[tuple[str, str, str], Interval]:
 
 
 def _sums(rows: pd.DataFrame, column: str) -> Floats:
-    """Squared errors of a run, shape (layers, seeds)."""
+    """Return the sum of squared errors of each run, shape (layers, seeds)."""
     return rows.pivot_table(
         index="layer", columns="seed", values=column, aggfunc="sum", fill_value=0.0
     ).to_numpy(np.float64)

@@ -57,8 +57,8 @@ from tilewright.targets.cluster.connection import local_cluster
 
 TABLES = Path(__file__).parents[2] / "tests" / "data" / "tvm-vta"
 RIVAL, QUICK_RIVAL = "autotvm", "autotvm:plan=16"
-"""AutoTVM as published, which plans 64 trials before its model speaks, and with shorter plans:
-what a tuner saves against the second it does not owe to the length of a plan."""
+"""AutoTVM as published, which plans 64 trials before it uses its model, and AutoTVM with shorter
+plans. An advantage over the second one is not due to the length of a plan."""
 TUNERS = (
     f"default,default-blind,estimate,ml2tuner,ml2tuner-published,p,p+v,p+a,{RIVAL},{QUICK_RIVAL},"
     "autotvm:features=itervar,ga,baco,optuna,tps,random,grid"
@@ -92,7 +92,7 @@ def main(
     ] = "",
     enough: Annotated[int, typer.Option(help="Trials after which a run may end.")] = LOOK,
 ) -> None:
-    """Run all tuners and print what they needed."""
+    """Run all tuners and print how many trials they needed."""
     console = Console(width=190)
     if redraw is None:
         folder = out / (where + "-live" * live)
@@ -138,7 +138,8 @@ def _optimum(test_bed: TestBed, name: str) -> int:
 def rows_of(results: Results, share: dict[str, float]) -> pd.DataFrame:
     """Return one row per run.
 
-    Counts and seconds are until the goal, except those named after `LOOK`, which are until then.
+    Counts and seconds are counted until the goal. Those with `LOOK` in their name are counted until
+    then.
     """
     look = min(LOOK, results.trials) - 1
     figures = {
@@ -170,7 +171,7 @@ def _grid(rows: pd.DataFrame, tuner: str, figure: str) -> Floats:
 
 
 def by_layer(rows: pd.DataFrame) -> Table:
-    """Trials to the goal, and regret after some: median (quartiles) over seeds."""
+    """Return a table of trials to the goal and regret per layer: median (quartiles) over seeds."""
     table = Table(title=f"trials to {GOAL:.0%}: median (quartiles), regret at {LOOK}")
     table.add_column("layer")
     table.add_column("invalid", justify="right")
@@ -194,11 +195,16 @@ def by_layer(rows: pd.DataFrame) -> Table:
 
 
 def relative_figures(rows: pd.DataFrame, beside: str = "") -> dict[str, dict[str, Interval | str]]:
-    """Each tuner's figures by column.
+    """Return the figures of each tuner relative to AutoTVM, by column.
 
-    `invalid` is that until the goal, `invalid a trial` the share of the first trials relative to
-    AutoTVM's: a tuner that ends sooner has fewer of both. Seeds of a tuner and of `beside`, if one
-    is named, are drawn in pairs.
+    The column `invalid` has the invalid trials until the goal. The column `a trial` has the invalid
+    ones of the first trials, because a tuner that ends sooner has fewer invalid trials until the
+    goal.
+
+    Args:
+        rows: rows of the benchmark.
+        beside: another tuner to compare with. Its seeds and those of the tuner are resampled in
+            pairs.
     """
     hard = rows[rows["invalid in space"] >= MANY_INVALID]
     known = set(rows["tuner"])
@@ -235,7 +241,7 @@ def _ratio(rows: pd.DataFrame, tuner: str, rival: str, figure: str) -> Interval:
 def costs(rows: pd.DataFrame) -> dict[tuple[str, str, float], Interval]:
     """Return the cost of the goal relative to both forms of AutoTVM.
 
-    The cost of a run is its trials plus its compiles times the price of a compile. Keys are the
+    The cost of a run is its trials plus its compiles times the price of a compile. The keys are the
     tuner, the rival and the price.
     """
     found = {}
@@ -248,7 +254,7 @@ def costs(rows: pd.DataFrame) -> dict[tuple[str, str, float], Interval]:
 
 
 def cost_table(rows: pd.DataFrame) -> Table:
-    """Return a row per tuner: mean trials and compiles, and the cost at each price of a compile."""
+    """Return a table with one row per tuner: mean trials and compiles, and cost at each price."""
     table = Table(title=f"cost until within {GOAL:.0%}: trials + price x compiles")
     found = costs(rows)
     columns = list(dict.fromkeys((rival, price) for _, rival, price in found))

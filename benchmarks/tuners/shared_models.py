@@ -58,7 +58,7 @@ from tilewright.tuning.network import extract_subgraphs, import_model
 from tilewright.tuning.options import TuningOptions
 
 DEVELOPMENT = "C4,C5,C7,C8,C9,C10"
-"""Layers that options of `ml2tuner` were chosen on."""
+"""Layers on which options of `ml2tuner` were chosen."""
 OTHERS = "alexnet,vgg16,resnet50 1,resnet50 2,mobilenet_v1,inception_v3"
 """Development layers of other networks."""
 MODEL, NOTHING = "model", "none"
@@ -99,7 +99,7 @@ def main(
     out: Path = Path("built/shared_models.parquet"),
     redraw: Redraw = None,
 ) -> None:
-    """Run all tuners and print what they needed."""
+    """Run all tuners and print how many trials they needed."""
     if redraw is None:
         rows: list[dict[str, Any]] = []
         if out.exists():
@@ -139,7 +139,7 @@ Counted = Mapping[str, tuple[Workload, int]]
 
 
 def counted(layers: str) -> Counted:
-    """Return the named layers, each called once."""
+    """Return the named layers, each with one call per inference."""
     return {name: (workload, 1) for name, workload in layers_named(layers).items()}
 
 
@@ -166,7 +166,7 @@ def _make_start(
     name: str, where: SpaceName, layers: str, tuner: TunerConfig, seed: int, trials: int,
     model: Path | None,
 ) -> Start:  # fmt: skip
-    """Return the data that a run starts with. Perform the earlier run if there is one."""
+    """Return the data that a run starts with, after making the earlier run if there is one."""
     if name == NOTHING:
         return Start()
     if name == MODEL:
@@ -227,7 +227,7 @@ def _count_compiles(history: History) -> int:
 
 
 def read_rows(path: Path) -> pd.DataFrame:
-    """Read finished rows. Runs of files without the column `first` started with nothing."""
+    """Read finished rows. In files without the column `first`, runs started with nothing."""
     rows = pd.read_parquet(path)
     if "first" in rows:
         return rows
@@ -235,7 +235,10 @@ def read_rows(path: Path) -> pd.DataFrame:
 
 
 def trials_to_goal(cycles: list[int], rounds: list[int], best: int) -> int:
-    """Return the trials to the end of the round that reaches the goal; all trials if none does."""
+    """Return the trials to the end of the round that reaches the goal.
+
+    If no round reaches the goal, all trials count.
+    """
     near = [0 < each <= (1 + GOAL) * best for each in cycles]
     if not any(near):
         return len(cycles)
@@ -244,7 +247,7 @@ def trials_to_goal(cycles: list[int], rounds: list[int], best: int) -> int:
 
 
 def regret_after(cycles: list[int], trials: int, best: int) -> float:
-    """Return by how much the best of the first trials is above the fastest schedule."""
+    """Return the relative excess of the best of the first trials over the fastest schedule."""
     valid = [each for each in cycles[:trials] if each > 0]
     return min(valid) / best - 1.0 if valid else np.nan
 
@@ -255,8 +258,9 @@ def network_trials(
 ) -> int | None:  # fmt: skip
     """Return the trials of all layers until the network reaches the goal.
 
-    All layers have the same budget of trials, which grows until the sum of their best cycles is
-    near the sum of their fastest schedules. A round counts once all its trials are in the budget.
+    All layers have the same budget of trials. It grows until the sum of their best cycles is within
+    the goal's tolerance of the sum of their fastest schedules. A round counts as soon as all its
+    trials are within the budget.
 
     Args:
         cycles: cycles of each layer's trials, in order; at most 0 for an invalid trial.
@@ -283,17 +287,17 @@ def network_trials(
 def _best_after_rounds(
     cycles: list[int], rounds: list[int]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the number of trials after each round, and the fewest cycles until then."""
+    """Return the number of trials and the fewest cycles after each round."""
     ends = np.flatnonzero(np.diff(rounds, append=rounds[-1] + 1)) + 1
     valid = np.where(np.array(cycles) > 0, np.array(cycles, float), np.inf)
     return ends, np.minimum.accumulate(valid)[ends - 1]
 
 
 def table_of(rows: pd.DataFrame) -> Table:
-    """Return a row per tuner and start: trials to the goal, and regrets.
+    """Return a table with one row per tuner and start: trials to the goal, and regrets.
 
-    The trials until the whole network reaches the goal are the mean over seeds, with their range.
-    A seed that does not reach it counts all its trials, and the mean is marked by "≥".
+    The trials until the whole network reaches the goal are the mean over seeds, with the range. A
+    seed that does not reach the goal counts with all its trials; the mean is then marked with "≥".
     """
     rows = rows.assign(count=rows.get("count", 1))
     cycles = [list(map(int, cycle)) for cycle in rows["cycles"]]

@@ -59,12 +59,12 @@ MACHINES: dict[str, dict[str, int]] = {
     "slow-memory": {"LOG_BLOCK": 4, "memory_latency_cycles": 150, "max_burst_beats": 16,
                     "LOG_WGT_BUFF_SIZE": 16},
 }  # fmt: skip
-"""By name; keys of `vta_config.json`, none for a preset."""
+"""Keys of `vta_config.json` by name of the machine. Machines without keys are presets."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """What tuners reached on one layer: regrets of each seed, and `default` beside `random`."""
+    """Results of one layer: the regrets of each tuner, and `default` compared with `random`."""
 
     machine: str
     workload: str
@@ -74,12 +74,12 @@ class Layer:
     difference: tuple[float, float, float]  # mean regret above `random`'s, with its interval
 
     def median(self, tuner: str) -> float:
-        """Over seeds."""
+        """Return the median regret of a tuner over seeds."""
         return float(np.median(self.regrets[tuner]))
 
     @property
     def is_worse(self) -> bool:
-        """Whether `default` is worse than `random` beyond noise."""
+        """True if `default` is worse than `random` beyond noise."""
         return self.difference[1] > 0.0
 
 
@@ -96,7 +96,7 @@ def main(
     out: Path = Path("built/small_layers"),
     spaces: Path = Path("built/spaces"),
 ) -> None:
-    """Run all tuners and print what they reached."""
+    """Run all tuners and print their regrets."""
     if quick:
         layers, seeds = 1, 3
     console = Console(width=140)
@@ -120,7 +120,7 @@ def main(
 
 
 def _target(machine: str, folder: Path) -> str:
-    """Return the name from which a target is made: a preset, or a file that is written here."""
+    """Return a target's name: a preset, or the path of a specification written to `folder`."""
     if not MACHINES[machine]:
         return machine
     folder.mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ def _target(machine: str, folder: Path) -> str:
 
 
 def _layers(target: str, count: int, rng: np.random.Generator) -> list[Workload]:
-    """Dense layers and convolutions in turn, whose spaces are neither tiny nor large."""
+    """Draw dense layers and convolutions in turn. Their spaces are neither tiny nor large."""
     kinds: tuple[Iterator[Workload], Iterator[Workload]] = (_dense(rng), _convolutions(rng))
     hardware, chosen = make_target(target, "extended"), list[Workload]()
     while len(chosen) < count:
@@ -181,7 +181,7 @@ def _judge_layers(machine: str, bed: EnumeratedTestBed, results: Results) -> Ite
 
 
 def _mean_interval(differences: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Mean of differences (seeds,) and its 95 % bootstrap interval."""
+    """Return the mean of differences, shape (seeds,), with its 95 % bootstrap interval."""
     rng = np.random.default_rng(0)
     drawn = rng.integers(0, len(differences), (RESAMPLES, len(differences)))
     low, high = np.quantile(differences[drawn].mean(axis=1), COVERAGE)
