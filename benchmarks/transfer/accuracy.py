@@ -1,9 +1,10 @@
 """Measures how well transfer models rank programs, by kind of model, split and number of rows.
 
 The figures are those of `tilewright model train`. The table also has two controls. `formula` is the
-hand-written time formula alone, which learns nothing. `KIND without formula` is a model that learns
-neither the difference to the formula nor from its inputs, as in publications. This module is a part
-of `benchmarks.transfer.compare`.
+hand-written time formula alone, which learns nothing. `KIND without formula` is a model as
+in publications: it predicts the latency itself instead of the difference to the formula, and does
+not get the terms of the formula as features. This module is a part of
+`benchmarks.transfer.compare`.
 """
 
 from __future__ import annotations
