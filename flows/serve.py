@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 FLOW = "tune_network"
 SERVING = "TILEWRIGHT_SERVING"
-"""Environment variable that is set for runs of `tilewright serve`. Each of them prints one line
-when it ends."""
+"""Environment variable that is set for runs of `tilewright serve`. Such a run prints one line when
+it ends."""
 LOG_LEVEL = "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"
 MLFLOW_LOG_LEVEL = "MLFLOW_LOGGING_LEVEL"
 _STAMP = re.compile(r"process (\d+) on (.*), started (\d+) in (.*)")
-"""Format of a deployment's version, which identifies the process that serves it."""
+"""Matches the version of a deployment, which identifies the process that serves the deployment."""
 END_SECONDS = 5.0
-"""Time for runs to end by themselves, and again after they were asked to terminate."""
+"""Seconds that runs get to end by themselves, and again after they were asked to terminate."""
 
 
 class CronError(TilewrightError):

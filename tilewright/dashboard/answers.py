@@ -31,9 +31,10 @@ from tilewright.tuning.run_figures import (
 from tilewright.tuning.run_trials import RunLayer, RunTrials, RunUnreadable
 
 MOST_ROWS = 2000
-"""Maximum number of trials of a workload that the page draws. Half of them are the fastest ones."""
+"""Maximum number of trials per workload that the page draws. Half of the drawn trials are the
+fastest ones."""
 MOST_RUNS = 60
-"""Maximum number of runs whose curves are returned at once."""
+"""Maximum number of runs whose convergence curves one answer contains."""
 
 Answer = Mapping[str, Json]
 

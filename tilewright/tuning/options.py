@@ -258,7 +258,7 @@ class TuningOptions(CommandOptions):
         description="Start from a model that was trained on other hardware: its folder, "
         "from 'tilewright model train', or 'champion' for the best models of "
         "'tilewright compare'. Or start from the trials of an earlier run: its --out folder "
-        "(this saved no trials where it was measured).",
+        "(in our measurements, this saved no trials).",
     )
     fusion: Annotated[
         Literal["", "none", "all", "greedy", "learned"],
@@ -266,7 +266,7 @@ class TuningOptions(CommandOptions):
     ] = Field(
         default="",
         description="Which operators to fuse on the accelerator, for 'tilewright build'. "
-        "'none'; 'all' that can be fused; 'greedy': decided by estimates; "
+        "'none': no operators; 'all': every possible fusion; 'greedy': decided by estimates; "
         "'learned': searched by simulating whole networks.",
     )
     fresh: bool = Field(
