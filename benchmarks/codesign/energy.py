@@ -49,7 +49,10 @@ def main(
     ] = "ours;nsga2",
     seeds: Seeds = 10,
     trials: Annotated[int, typer.Option(help="Measurements per run.")] = 200,
-    truth: Annotated[Path, typer.Option(help="Folder with the exact Pareto front of the solved problem, from benchmarks.codesign.truth.")] = TRUTH,
+    truth: Annotated[
+        Path,
+        typer.Option(help="Folder with the exact Pareto front, from benchmarks.codesign.truth."),
+    ] = TRUTH,
     out: Annotated[
         Path,
         typer.Option(help="Parquet file for the rows; runs that it contains are not repeated."),
