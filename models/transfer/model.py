@@ -214,12 +214,16 @@ class Transferred(ABC):
         return Training(rows, taken, round(learned.epochs, 2), full, learned.stopped)
 
     def predict(self, features: Features, chance: bool = True) -> Prediction:
-        """Predict the latency and the validity of programs.
+        """Predict the validity of programs, and their latency relative to others of the same task.
 
         Args:
             features: columns of the programs, one row per program.
             chance: whether to predict the probability that the program is valid. If False, it is
                 set to 1.
+
+        Returns:
+            Log2 latencies up to an unknown constant per task, their expected errors, and the
+            probabilities of being valid.
         """
         x = select_columns(features, self.columns)
         half = half_known(x, self.columns)

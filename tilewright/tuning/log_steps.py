@@ -78,11 +78,14 @@ def log_parameters(
 ) -> None:
     """Write `run.json`, which identifies the run in the output directory, and emit `NetworkFound`.
 
+    If the run differs from the directory's previous run, the previous summary is deleted.
+
     Args:
         options: options of the run.
         network: the network and the target.
         tasks: tasks of the workloads.
-        emit: receives the event, and a note if the results of an earlier run are replaced.
+        emit: receives the event, and before it a note if the results of another tuner or seed are
+            replaced.
 
     Raises:
         OSError: the file cannot be written.

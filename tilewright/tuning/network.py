@@ -175,7 +175,9 @@ def import_model(source: str, input_shapes: InputShapes) -> Model:
         input_shapes: fixed input shapes by name.
 
     Raises:
-        ModelFileError: the file cannot be read.
+        ModelFileError: the file is missing, cannot be read or is not a valid model.
+        DynamicShapeError: an input shape is unknown or wrong.
+        ImportFailedError: the model is valid but cannot be imported.
         UnknownName: there is no built-in network with this name.
     """
     content = source_digest(source)

@@ -230,7 +230,12 @@ def lowered_of(task: TuningTask, chosen: Schedule) -> Lowered:
 
 @lru_cache(maxsize=8)
 def _baseline_program(task: TuningTask, state: tuple[int, int]) -> Lowered:
-    """Return the lowered baseline from a cache, because looking it up measures the baseline."""
+    """Return the lowered baseline from a cache, because looking it up measures the baseline.
+
+    Args:
+        task: the workload and the target.
+        state: state of the target's file (`state_of`). It is used only as part of the cache key.
+    """
     baseline = capability(task.target, Baseline)
     assert baseline is not None, "a schedule that is no trial came from there"
     return baseline.baseline(task.workload).lowered
