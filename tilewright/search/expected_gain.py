@@ -1,8 +1,8 @@
 """Prediction of the time that the next tuning round of a workload will save.
 
 The prediction depends only on the complete rounds of the workload and on the number of trials of
-the next round. It uses neither a clock nor random numbers nor a learned model. A resumed run
-therefore makes the same decisions as an uninterrupted run.
+the next round. It does not use a clock, random numbers or a learned model. A resumed run therefore
+makes the same decisions as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -112,7 +112,13 @@ def expected_improvement(history: History, trials: int, baseline: float | None =
 
 
 def _spacing(latencies: NDArray[np.float64]) -> float:
-    """Estimate the scale s of the tail of the latencies, in log2."""
+    """Estimate the scale s of the tail of the latencies, in log2.
+
+    `expected_improvement` defines s.
+
+    Args:
+        latencies: latency of each trial, shape (n,); infinite where a trial is not valid.
+    """
     ranked = np.log2(np.sort(latencies[np.isfinite(latencies)]))
     behind = np.full(LEADERS, WIDEST)
     distances = ranked[1 : LEADERS + 1] - ranked[0]
@@ -121,7 +127,16 @@ def _spacing(latencies: NDArray[np.float64]) -> float:
 
 
 def _improvements(latencies: NDArray[np.float64], rounds: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Return the log2 improvement of each round after the round with the first valid trial."""
+    """Return the log2 improvement of each round after the round with the first valid trial.
+
+    Args:
+        latencies: latency of each trial in order, shape (n,); infinite where a trial is not valid.
+        rounds: index of the round of each trial, shape (n,).
+
+    Returns:
+        Decreases of the log2 of the best latency, shape (rounds,); 0 for rounds without
+        improvement.
+    """
     ends = np.flatnonzero(np.append(np.diff(rounds) != 0, len(rounds) > 0))
     best = np.log2(np.minimum.accumulate(latencies)[ends])
     best = best[np.isfinite(best)]

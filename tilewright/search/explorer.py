@@ -37,7 +37,7 @@ class Candidates:
 
     Attributes:
         configs: knob indices, int array of shape (n, knobs).
-        scores: predictions by model, each of shape (n,).
+        scores: predictions by name of the model (see `Scores`), each of shape (n,).
         vetoed: number of configs that were vetoed and are not part of `configs`.
     """
 
@@ -104,7 +104,8 @@ class ModelInput:
     """Input of one model for the configs of a batch.
 
     Attributes:
-        rows: rows of the batch for which the model can make a prediction, shape (m,).
+        rows: rows of the batch for which the model can make a prediction, shape (m,). A model that
+            needs compiled programs can predict only rows that compiled.
         features: features of these rows.
         offset: known part of each prediction, such as an estimated log2 latency, shape (m,). The
             model was trained on the remainder, so the offset is added to its predictions.

@@ -91,7 +91,8 @@ class History:
 
     @cached_property
     def possible_latency(self) -> NDArray[np.float64]:
-        """Latency of each trial, shape (n,); infinite if the trial is not valid or not positive."""
+        """Latency of each trial, shape (n,); infinite where a trial has no valid, positive latency.
+        """
         latency = self.latency
         return np.where(np.isfinite(latency) & (np.nan_to_num(latency) > 0), latency, np.inf)
 
@@ -156,7 +157,7 @@ class History:
         self, lowered: Lowered, measured: Measurements, failed: Configs,
         compiled: Lowered | None = None,
     ) -> History:  # fmt: skip
-        """Return the history extended by one measured round.
+        """Return the history with one more round, whose trials have been measured.
 
         Args:
             lowered: the measured configs after lowering, in the order of the trials.
@@ -192,8 +193,12 @@ class History:
     ) -> tuple[Configs | None, Features | None]:
         """Return the compiled but unmeasured configs after a round, and their hidden features.
 
-        They are the configs of earlier rounds without those in `measured`, followed by the configs
-        of `new`.
+        They are the configs of earlier rounds that are still unmeasured, followed by the configs of
+        `new`. Both results are None if the tuner does not keep such configs.
+
+        Args:
+            measured: the configs that this round has measured.
+            new: the configs that this round compiled but did not measure, or None.
         """
         configs, hidden = self.compiled, self.compiled_hidden
         if configs is not None and hidden is not None:
@@ -216,7 +221,12 @@ class History:
 
 
 def _occur_in(configs: Configs, others: Configs) -> NDArray[np.bool_]:
-    """Return which rows of `configs` (n, knobs) also occur in `others`, as a bool array."""
+    """Return a bool array of shape (n,) that is True for rows of `configs` that occur in `others`.
+
+    Args:
+        configs: configs of shape (n, knobs).
+        others: configs of shape (m, knobs).
+    """
     known = {config.tobytes() for config in others}
     return np.array([config.tobytes() in known for config in configs], dtype=np.bool_)
 

@@ -126,6 +126,9 @@ def _relative(columns: tuple[Feature, ...]) -> tuple[Feature, ...]:
 def weight_of(believed: Belief, measured: NDArray[np.float64]) -> float:
     """Estimate how far a transferred model can be trusted, from its predictions of the trials.
 
+    The estimate is the slope of a Bayesian regression of the measured on the predicted latencies,
+    as described at the top of this module.
+
     Args:
         believed: predictions of the model for the trials.
         measured: measured log2 latencies of the trials, shape (n,).
@@ -149,7 +152,7 @@ def prior_estimates(prior: Prior | None, rows: NDArray[np.int64]) -> NDArray[np.
     """Return the log2 latency that the prior predicts for selected configs.
 
     Args:
-        prior: predictions from before any measurement, or None.
+        prior: predictions for n configs from before any measurement, or None.
         rows: indices of the selected configs, shape (rows,).
 
     Returns:

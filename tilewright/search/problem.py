@@ -36,7 +36,7 @@ class Belief:
     chance: NDArray[np.float64]
 
     def rows(self, which: NDArray[np.bool_] | NDArray[np.int64]) -> Belief:
-        """Select the predictions of some configs.
+        """Return the predictions of some of the configs.
 
         Args:
             which: bool mask of shape (n,), or row indices.
@@ -101,10 +101,13 @@ class Problem:
         return int(np.ceil((min(alpha, affordable) + 1) * n))
 
     def affordable_configs(self, looking: float) -> float:
-        """Return how many configs can be compiled in `looking` times the time of one measurement.
+        """Return how many configs can be compiled within a limit on the compile time.
 
         Args:
-            looking: limit on the compile time, as a multiple of the time of one measurement.
+            looking: the limit, as a multiple of the time that measuring one config takes.
+
+        Returns:
+            The number of configs, which need not be an integer.
         """
         return looking * self.costs.measuring / self.costs.compiling
 

@@ -25,7 +25,8 @@ ENTRY_POINTS = "tilewright.tuners"
 
 
 class Options(BaseModel):
-    """Base class of a tuner's options. The description of each field is its documentation."""
+    """Base class of a tuner's options. Each field has a description, which serves as documentation.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -35,7 +36,7 @@ class MissingExtra(TilewrightError):
 
 
 class TunerError(TilewrightError):
-    """A tuner of another package cannot be loaded."""
+    """A tuner that another package provides cannot be loaded."""
 
 
 class OptionError(TilewrightError):

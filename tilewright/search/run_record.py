@@ -113,7 +113,7 @@ class StoredRun:
 
     Args:
         store: the trial store.
-        key: key of the run.
+        key: key of the run: workload ID, target fingerprint and run ID.
         space: the search space of the run's workload. Rows that do not fit the space are not used.
         other_runs: whether to use trials of other runs of this workload on this target.
         shared: whether several processes work on the run.
@@ -136,7 +136,7 @@ class StoredRun:
     def turn(self) -> AbstractContextManager[object]:
         """Return a context manager within which other processes cannot change the run.
 
-        It does nothing if the run is not shared.
+        If the run is not shared, the context manager does nothing.
 
         Raises:
             TrialStoreError: other processes hold the lock for minutes.
@@ -248,7 +248,7 @@ class StoredRun:
     def claim(self, batch: Batch) -> None:
         """Store a claim on the configs of a batch, so that no other process measures them.
 
-        It does nothing if the run is not shared.
+        If the run is not shared, nothing is stored.
 
         Args:
             batch: the batch that this process is about to measure.
@@ -263,14 +263,16 @@ class StoredRun:
     def settle(self, index: int, batch: Batch) -> tuple[int, NDArray[np.int64]]:
         """Store the trials of a measured batch and remove this process's claim.
 
+        Rows that another process has measured or claimed meanwhile are left out.
+
         Args:
-            index: index of the round, if no other process has added rounds meanwhile.
+            index: index of the round. It is increased if other processes have added rounds
+                meanwhile.
             batch: the measured batch.
 
         Returns:
-            The index under which the round was stored, and the rows of the batch that were added,
-            shape (at most rows,). Rows that another process has measured or claimed meanwhile are
-            not added.
+            The index under which the round was stored, and the rows of the batch that were stored,
+            shape (at most rows,).
         """
         with self.store.transaction() as connection:
             if not self._shared:
@@ -290,6 +292,9 @@ class StoredRun:
 
     def append(self, index: int, batch: Batch) -> None:
         """Store a measured batch as round `index`, in one transaction.
+
+        If the store already contains rows of this round, for example because one of its trials was
+        rejected, they are replaced.
 
         Args:
             index: index of the round.
@@ -371,7 +376,7 @@ class StoredRun:
 
         Args:
             choice: name of the final choice to which the measurements belong.
-            made: the measurements of the block.
+            made: the measurements of the block; at least one.
         """
         text = _MEASURED.dump_json(list(made)).decode()
         self._insert(VALIDATIONS, [{"choice": choice, "block": made[0].block, "measured": text}])
@@ -379,7 +384,7 @@ class StoredRun:
     def forget_validations(self, choice: str) -> None:
         """Mark the stored validation measurements of a final choice as rejected.
 
-        They are then measured again.
+        The choice must then be measured again.
 
         Args:
             choice: name of the final choice.
@@ -400,7 +405,8 @@ class StoredRun:
         """Return the trials that won a final choice in any run of this workload on this target.
 
         Returns:
-            Trials by config. Each holds the validation measurement of the winner.
+            Trials by config (knob indices). Each trial is the winner's first measurement in the
+            last block of its choice.
         """
         used = self._own_rows(VALIDATIONS, of_others=True)
         stored = sa.select(VALIDATIONS).where(used).order_by(VALIDATIONS.c.id)
@@ -441,10 +447,11 @@ class StoredRun:
     # -- rows -----------------------------------------------------------------------------------
 
     def _own_rows(self, table: sa.Table, of_others: bool = False) -> sa.ColumnElement[bool]:
-        """Return an SQL condition for the rows of `table` that this run uses.
+        """Build an SQL condition for the rows of a table that this run uses, without rejected rows.
 
-        Rejected rows are excluded. With `of_others`, the condition covers all runs of this workload
-        on this target.
+        Args:
+            table: table with rows of all runs.
+            of_others: whether to include the rows of all runs of this workload on this target.
         """
         workload, target, run = self.key
         mine = (RUNS.c.folder == self.store.folder) & (RUNS.c.workload == workload)
@@ -457,8 +464,12 @@ class StoredRun:
     def _trials(self, *where: sa.ColumnElement[bool], of_others: bool = False) -> list[TrialRow]:
         """Return trials in the order in which they were added.
 
-        Trials that are contradictory or do not fit the space are marked as rejected and reported in
-        `problems`.
+        Trials that are contradictory or do not fit the space are left out and reported in
+        `problems`. Unless the store is read-only, they are marked as rejected.
+
+        Args:
+            *where: further SQL conditions that the trials must satisfy.
+            of_others: whether to include the trials of all runs of this workload on this target.
         """
         used = sa.select(TRIALS).where(self._own_rows(TRIALS, of_others), *where)
         with self.store.read_snapshot() as connection:
@@ -502,7 +513,7 @@ class StoredRun:
         )
 
     def _by_index(self, rows: Sequence[TrialRow]) -> list[tuple[int, TrialRow]]:
-        """Pair each trial with the flat index of its config."""
+        """Return each trial together with the flat index of its config."""
         if not rows:
             return []
         flat = self.space.ravel(np.array([row["config"] for row in rows], dtype=np.int32))

@@ -160,7 +160,11 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _contradiction(row: TrialRow | RoundRow) -> str:
-    """Return the reason why the columns of a row contradict each other, or "" if they do not."""
+    """Check whether the columns of a row contradict each other.
+
+    Returns:
+        The reason, or "" if they do not contradict each other.
+    """
     if "failed" in row:
         known = len(row["failed"]) + len(row["compiled"])
         return "more configs failed or compiled than were lowered" if known > row["lowered"] else ""

@@ -114,10 +114,10 @@ def _throughput(space: Space, history: History, parents: Flat) -> NDArray[np.flo
     Args:
         space: the search space.
         history: trials so far.
-        parents: flat indices of configs, shape (p,).
+        parents: flat indices of the parents, shape (p,).
 
     Returns:
-        Array of shape (p,); 0 where the trial is not valid.
+        Array of shape (p,); 0 for parents without a valid trial.
     """
     speed = history.throughput
     by_config = dict(zip(space.ravel(history.configs).tolist(), speed.tolist(), strict=True))

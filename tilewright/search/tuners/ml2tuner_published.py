@@ -190,6 +190,12 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
         The draw depends only on the round and the trials so far, so all stages of a round get the
         same configs.
 
+        Args:
+            problem: the tuning problem.
+            history: trials so far.
+            n: batch size. Each trial of the batch is random with the probability of the option
+                `explore`.
+
         Returns:
             Flat indices of shape (at most n,).
         """
@@ -202,7 +208,17 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
     def _in_random_part(
         self, problem: Problem, history: History, configs: Configs, n: int
     ) -> NDArray[np.bool_]:
-        """Return which of `configs` are in the random part of the batch, shape (m,)."""
+        """Return which configs were drawn at random and are measured regardless of the models.
+
+        Args:
+            problem: the tuning problem.
+            history: trials so far.
+            configs: knob indices, shape (m, knobs).
+            n: batch size.
+
+        Returns:
+            Bool array of shape (m,).
+        """
         drawn = self._draw_random_part(problem, history, n)
         return np.isin(problem.space.ravel(configs), drawn)
 
@@ -215,8 +231,13 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
     def _with_hidden(self, problem: Problem, configs: Configs, hidden: Features) -> Features:
         """Return the input of Model A, which predicts the latency after compilation.
 
-        Trees get every counter of the compiled programs as a column; a Gaussian process gets sums
-        and ratios of counters.
+        If the option `learner` is a tree model, every counter of the compiled programs is a column.
+        A Gaussian process gets sums and ratios of counters instead.
+
+        Args:
+            problem: the tuning problem.
+            configs: configs of the programs, shape (n, knobs).
+            hidden: counters of the programs, one row per config.
         """
         if self.options.learner == "gaussian":
             counts = self.learners.hidden_features(hidden)

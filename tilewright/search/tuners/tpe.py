@@ -123,7 +123,13 @@ class Optuna(BaseExplorer[OptunaOptions]):
 
 
 def _distributions(space: Space, kind: str) -> Distributions:
-    """Return the Optuna distribution of each knob's value index, by knob name."""
+    """Return the Optuna distribution of each knob's value index, by knob name.
+
+    Args:
+        space: the search space.
+        kind: "categorical" for categorical distributions, "mixed" for categorical distributions
+            only of knobs with two values, otherwise integer distributions.
+    """
     distributions: Distributions = {}
     for knob in space.knobs:
         count = len(knob.values)
