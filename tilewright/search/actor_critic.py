@@ -258,7 +258,12 @@ class ActorCritic:
 
     @_compiled
     def _fresh(self, seed: ArrayLike) -> LearnedPolicy:
-        """Initialise both networks and Adam. Weights are uniform within ±1/√inputs of their layer.
+        """Initialise both networks and Adam.
+
+        Weights are drawn uniformly within ±1/√inputs of their layer.
+
+        Args:
+            seed: seed of the initial weights.
         """
         bounds = [
             np.full(prod(shape), matrix[1] ** -0.5, np.float32)

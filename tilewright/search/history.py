@@ -91,8 +91,7 @@ class History:
 
     @cached_property
     def possible_latency(self) -> NDArray[np.float64]:
-        """Latency of each trial, shape (n,); infinite where a trial has no valid, positive latency.
-        """
+        """Latency of each trial, shape (n,); infinite where it is not valid or not positive."""
         latency = self.latency
         return np.where(np.isfinite(latency) & (np.nan_to_num(latency) > 0), latency, np.inf)
 

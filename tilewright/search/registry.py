@@ -25,8 +25,7 @@ ENTRY_POINTS = "tilewright.tuners"
 
 
 class Options(BaseModel):
-    """Base class of a tuner's options. Each field has a description, which serves as documentation.
-    """
+    """Base class of a tuner's options. The description of each field documents the option."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -368,7 +368,7 @@ class TrialStore:
         return version
 
     def note(self, name: str, value: str = "") -> str:
-        """Read a named value, such as a URL, from the database. If a value is given, store it first.
+        """Read a named value, such as a URL, from the database, after storing a new value if given.
 
         The values are kept in a table of the database that has one row per name.
 

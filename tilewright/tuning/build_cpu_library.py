@@ -97,7 +97,7 @@ class CpuNetwork:
     """A network that is being compiled for a CPU.
 
     Attributes:
-        network: the network.
+        network: the network, with the operators that must not be compiled.
         split: the network split into a part that is compiled and regions that onnxruntime runs.
         layers: layers for which the target has kernels. If there are none, onnxruntime runs the
             whole network.
@@ -114,6 +114,9 @@ def read_layers(
     target: Target, network: Network, refused: Mapping[str, str] = MappingProxyType({})
 ) -> CpuNetwork:
     """Split a network for compilation, and find the layers for which the target has kernels.
+
+    Operators with many multiply-accumulates (`MANY_MACS`) but without a kernel are left to
+    onnxruntime.
 
     Args:
         target: the CPU target.
@@ -145,6 +148,10 @@ def _without_kernel(compiled: Network, layers: Sequence[KernelLayer]) -> dict[st
     """Find operators with many multiply-accumulates for which there is no kernel.
 
     onnxruntime runs such operators faster than code that TVM generates.
+
+    Args:
+        compiled: the part of the network that is compiled.
+        layers: layers for which the target has kernels.
 
     Returns:
         Reasons by operator name.
@@ -207,10 +214,14 @@ def faster_in_onnxruntime(network: Network, made: CompiledFiles) -> str:
 
 
 def _seconds_beside_onnxruntime(network: Network, made: CompiledFiles) -> tuple[float, float]:
-    """Measure one inference of the compiled network and of onnxruntime.
+    """Measure one inference of the compiled network and of onnxruntime, alternately.
+
+    Args:
+        network: the network, which onnxruntime runs as a whole.
+        made: the compiled artifact.
 
     Returns:
-        Median processor times of the two in seconds.
+        Median processor times in seconds: of the compiled network, and of onnxruntime.
     """
     artifact = CompiledArtifact(made.manifest, made.files, threads=1)
     inputs = made.samples[0].inputs
@@ -244,14 +255,18 @@ def compile_library(
 ) -> CompiledFiles:
     """Compile a network with the given schedules, and compare its outputs with the source model.
 
-    The comparison uses the calibration samples if they are given. Without samples, the outputs are
-    compared only if the network computes in a precision below float32.
+    The outputs are compared on random inputs. The accuracy is measured in addition, and added to
+    the manifest, if the options contain calibration samples, which then are the inputs, or if the
+    network computes less precisely than in float32.
 
     Args:
         options: options of the build.
         target: the CPU target.
         network: the network and its layers.
-        picks: schedules by workload.
+        picks: schedules by workload. Layers without a schedule get code that TVM generates.
+
+    Returns:
+        The files of the artifact, which have not been written yet.
 
     Raises:
         ArtifactError: the error of the outputs exceeds the tolerance.
@@ -373,6 +388,9 @@ def join_sizes(
         target: the CPU target.
         model: the model with its sizes.
         made: compiled files, one per size, in the order of `model.wanted`.
+
+    Returns:
+        The files of the combined artifact.
     """
     sizes = [item.sizes for item in model.wanted]
     return join_libraries(model.inputs, list(zip(sizes, made, strict=True)), model.obstacles)

@@ -186,6 +186,9 @@ def _opened(root: Path, relative: Path) -> Iterator[int]:
 
     No component of the relative path may be a symbolic link or belong to another user. Files that
     are deleted through the descriptor therefore lie in the directory that was checked.
+
+    Raises:
+        NotDeleted: a component is a symbolic link, is not a directory or belongs to another user.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     with ExitStack() as stack:

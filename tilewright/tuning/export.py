@@ -112,6 +112,9 @@ def _exports(target: _ExportedTarget, folder: Path, form: str) -> ExportsSchedul
         folder: output directory of the run.
         form: name of the format.
 
+    Returns:
+        The target's capability to export schedules.
+
     Raises:
         ExportError: the target cannot export this format.
     """
@@ -165,7 +168,7 @@ _ERRORS = {"compile_error": "CompilationFailedConfig"}
 
 
 def kernel_tuner_cache(run: RunTrials, layer: RunLayer) -> str:
-    """Export the trials of a workload as a cache file of Kernel Tuner.
+    """Export the trials of a workload as the text of a Kernel Tuner cache file.
 
     The file is JSON, and times are in ms. For each knob, it lists the values that occur in the
     trials.
@@ -192,9 +195,9 @@ def kernel_tuner_cache(run: RunTrials, layer: RunLayer) -> str:
 
 
 def t4_results(run: RunTrials, layer: RunLayer) -> str:
-    """Export the trials of a workload as a T4 file, a results format that several tuners share.
+    """Export the trials of a workload as the text of a T4 file, a format of several tuners.
 
-    Times are in ms. Cycles are included if the target counts them.
+    The file is JSON, and times are in ms. Cycles are included if the target counts them.
 
     Args:
         run: the trials of the run.
@@ -220,7 +223,7 @@ def t4_results(run: RunTrials, layer: RunLayer) -> str:
 
 
 def _rows(trials: pd.DataFrame) -> list[tuple[Mapping[Hashable, object], dict[str, int]]]:
-    """Pair each trial with its knob values by name."""
+    """Convert a table of trials to pairs of a row and its knob values by name."""
     return [(row, json.loads(str(row["knobs"]))) for row in trials.to_dict("records")]
 
 

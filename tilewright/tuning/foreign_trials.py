@@ -47,8 +47,8 @@ class ForeignTrial:
         workload: name of the workload.
         knobs: knob values by name.
         repeats: seconds of each repetition.
-        status: status, as in `search.trial_rows.TrialRow`.
-        reason: reason for a failure.
+        status: outcome: `valid`, or the type of failure, as in `search.trial_rows.TrialRow`.
+        reason: reason for a failure, or "".
     """
 
     workload: str
@@ -211,7 +211,10 @@ def _decisions(trace: Json) -> dict[str, Json]:
     """Return the random decisions of a schedule's trace by name, such as `PerfectTile 0`.
 
     A decision is the list of extents of a loop's parts, or the chosen value of a categorical
-    variable.
+    variable. The name is the kind of decision, followed by a running number.
+
+    Args:
+        trace: MetaSchedule's trace of the schedule, as JSON.
     """
     instructions, drawn = map(as_list, as_list(trace))
     count: Counter[str] = Counter()
@@ -227,7 +230,11 @@ def _decisions(trace: Json) -> dict[str, Json]:
 
 
 def _element_at(values: Sequence[T], place: Json) -> T:
-    """Return the element at an index.
+    """Return the element at an index that was read from a file.
+
+    Args:
+        values: the sequence.
+        place: the index, as JSON.
 
     Raises:
         IndexError: the index is negative or too large.

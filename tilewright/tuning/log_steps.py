@@ -37,8 +37,12 @@ def start_sessions(
     """Create the task of each workload and its session before the first trial.
 
     Args:
-        options: options of the run.
+        options: options of the run. With `warm_start`, the sessions contain what the tuner learns
+            from the trials of an earlier run.
         subgraphs: the workloads.
+
+    Returns:
+        Pairs of task and session, in the order of `subgraphs`.
 
     Raises:
         OptionsError: the run should start from a champion, a registered model that won an earlier

@@ -370,7 +370,7 @@ class TuningOptions(CommandOptions):
 
     @property
     def epilogue_mode(self) -> Literal["full", "per-channel", "plain"]:
-        """Rule for the epilogues of a network's workloads (`networks.epilogues`)."""
+        """Rule for which operations are fused into a network's workloads (`networks.epilogues`)."""
         if self.epilogue == PER_CHANNEL:
             return "per-channel"
         return "plain" if self.epilogue == PLAIN else "full"
@@ -393,7 +393,7 @@ class TuningOptions(CommandOptions):
 
     @property
     def short_name(self) -> str:
-        """File name that is made of the network or workload, the target and the layers."""
+        """Text for file names that identifies the network or workload, target and layers."""
         subject = Path(self.model).stem or re.sub(r"[^\w]+", "-", self.workload)
         layers = re.sub(r"[^\w.+-]+", "-", "+".join(self.layers))
         if len(layers) > _LONGEST_NAME:

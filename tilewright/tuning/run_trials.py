@@ -63,7 +63,8 @@ class RunTrials:
     Attributes:
         layers: the workloads.
         table: trials with the columns `search.trial_store.COLUMNS`.
-        about: network, target, tuner and seed of the run.
+        about: properties of the run as text, under the keys `network`, `target`, `tuner` and
+            `seed`.
     """
 
     layers: Sequence[RunLayer]

@@ -188,7 +188,14 @@ def _path(folder: Path) -> Path:
 
 
 def _same_programs(workload: Workload, blocks: Blocks) -> Workload:
-    """Return a key that is equal for workloads whose programs differ only in immediates."""
+    """Return a key that is equal for workloads whose programs differ only in immediates.
+
+    Immediates are constants within instructions.
+
+    Args:
+        workload: the workload.
+        blocks: sizes of the hardware's blocks, to which workloads are padded.
+    """
     return canonical(pad_to_blocks(workload, blocks))
 
 
@@ -198,6 +205,10 @@ def _same_kinds(workload: Workload, blocks: Blocks) -> Workload:
     Only the types of the epilogue operations are compared, not their constants. When a float
     network is tuned, for example, the scale of a residual and the values of a bias are not known
     yet.
+
+    Args:
+        workload: the workload.
+        blocks: sizes of the hardware's blocks, to which workloads are padded.
     """
     return pad_to_blocks(workload, blocks).with_each_step(lambda op: EpilogueOp(op.kind))
 
@@ -209,7 +220,7 @@ def _hint(missing: Sequence[Workload]) -> str:
 
 
 def _by_channel(workload: Workload) -> Workload:
-    """Return the workload with a shift per channel instead of one common shift.
+    """Return the form of a workload that shifts each channel by its own amount.
 
     A schedule that can run this form can also run the original form, which has fewer operands. For
     a float network, it is not known in advance in which layers scales per channel are used.
@@ -258,9 +269,6 @@ def pick_without_trials(
 def pick_rules(layers: Iterable[Workload], target: Target) -> dict[Workload, Pick]:
     """Return the schedules that the kernels' built-in rules choose, without compiling or measuring.
 
-    Workloads for which no rule applies are left out. The result is empty if the target has no
-    kernels.
-
     We also tried to measure the layers for which the estimate promised at most half of the rule's
     latency. On 17 published networks, ResNet-18 and -50, and MobileNet-v1 and -v2 (one thread, a
     processor with AVX-512), this found seven such layers, saved at most 0.8 % of a network's
@@ -269,6 +277,10 @@ def pick_rules(layers: Iterable[Workload], target: Target) -> dict[Workload, Pic
     Args:
         layers: workloads of the layers.
         target: the target.
+
+    Returns:
+        Schedules by workload, without the workloads for which no rule applies. Empty if the target
+        has no kernels.
     """
     compiles = capability(target, CompilesKernels)
     if compiles is None:
@@ -285,7 +297,12 @@ def pick_rules(layers: Iterable[Workload], target: Target) -> dict[Workload, Pic
 
 
 def _drawn(workload: Workload, target: Target, seed: int) -> Configs | None:
-    """Draw random configs of a space; a small space is returned completely.
+    """Draw random configs of a workload's space; a small space is returned completely.
+
+    Args:
+        workload: the workload.
+        target: the target.
+        seed: seed of the draw.
 
     Returns:
         Configs of shape (n, knobs), or None if the space is given as a list of configs.
@@ -299,11 +316,16 @@ def _drawn(workload: Workload, target: Target, seed: int) -> Configs | None:
 
 
 def _estimated(workload: Workload, target: Target, seed: int) -> tuple[float, Pick] | None:
-    """Measure the config that has the best closed-form estimate among random configs.
+    """Find the random config with the best closed-form estimate that compiles, and measure it.
+
+    Args:
+        workload: the workload.
+        target: the target.
+        seed: seed of the random configs.
 
     Returns:
-        Its measured cost and its schedule; None if none of the best configs compiles, or if the
-        config does not run.
+        Its measured cost and its schedule. None if the target offers no estimates, if none of the
+        best configs compiles, or if the config does not run.
     """
     estimates = capability(target, Estimates)
     if estimates is None or (configs := _drawn(workload, target, seed)) is None:

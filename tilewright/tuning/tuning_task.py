@@ -102,14 +102,18 @@ class TuningTask:
 
     @property
     def store_key(self) -> RunKey:
-        """Key under which the trial store keeps the trials of this task."""
+        """Key under which the trial store keeps the trials: workload, target and run."""
         cold = run_id(self.explorer, self.seed, self.batch)
         run = digest(f"{cold} {self.start}".encode())[:12] if self.start else cold
         key = (self.workload.id, self.target.fingerprint, run)
         return shared_key(key) if self.shared else key
 
     def describe(self) -> dict[str, Json]:
-        """Return everything that determines the tuner's decisions, apart from a step's inputs."""
+        """Return everything that determines the tuner's decisions, except the inputs of the steps.
+
+        The result is JSON and serves as a part of the key under which the results of steps are
+        cached.
+        """
         return {
             "workload": self.workload.to_json(),
             "tuner": self.tuner,

@@ -213,7 +213,7 @@ def microjoules_of(task: TuningTask, chosen: Schedule | None) -> float | None:
 
 
 def lowered_of(task: TuningTask, chosen: Schedule) -> Lowered:
-    """Lower a chosen schedule.
+    """Lower a chosen schedule to a program.
 
     Args:
         task: the workload and the target.
