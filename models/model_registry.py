@@ -121,11 +121,11 @@ class ModelLibrary(Learners):
         return relative_features(hidden)
 
     def work(self, hidden: Features) -> NDArray[np.float64]:
-        """Estimate the work of each program in log2, shape (n,)."""
+        """Estimate in log2 how much each program computes and transfers, shape (n,)."""
         return work(hidden)
 
     def draft(self, hidden: Features) -> CounterRegression:
-        """Build an untrained regression on the counters in `hidden`."""
+        """Build an untrained `CounterRegression`, which has one price per counter in `hidden`."""
         return CounterRegression.for_counters(hidden)
 
     def regressor(self, kind: str, seed: int, **parameters: float) -> CostModel:

@@ -67,9 +67,12 @@ def columns_of(
 
 
 def _of_hardware(hardware: Mapping[str, float]) -> dict[str, float]:
-    """Return log2 of the hardware's properties by name.
+    """Return the hardware columns: log2 of each property, by column name.
 
     A property with the value 0 is left out, because 0 means that the hardware lacks the feature.
+
+    Args:
+        hardware: properties by name. A value whose name starts with `log2_` is already a logarithm.
     """
     return {
         f"hardware {name}": value if name.startswith("log2_") else float(np.log2(value))
@@ -99,7 +102,16 @@ def _logs(hidden: Features) -> Features:
 
 
 def _sums(hidden: Features) -> Features:
-    """Compute the counter sums that all targets have in common; NaN for uncompiled programs."""
+    """Compute the counter sums that all targets have in common.
+
+    They are the columns of `models.hidden_features.hidden_features`.
+
+    Args:
+        hidden: counters with one row per program; rows of uncompiled programs are NaN.
+
+    Returns:
+        Features with one row per program; NaN for uncompiled programs.
+    """
     features = hidden_features(hidden)
     unknown: NDArray[np.bool_] = np.asarray(np.isnan(hidden.matrix).all(axis=1))
     matrix = np.where(unknown[:, None], np.nan, features.matrix)
@@ -170,6 +182,9 @@ def with_derived(features: Features) -> Features:
     Args:
         features: columns of the groups `hardware`, `workload`, `schedule` and, after compilation,
             `program`.
+
+    Returns:
+        The given columns, followed by the derived columns. Values that cannot be computed are NaN.
     """
     names = {name: k for k, name in enumerate(features.names)}
 
@@ -190,10 +205,14 @@ def with_derived(features: Features) -> Features:
 def _peak(get: _Get) -> _Column:
     """Compute log2 of the time that all multiplications of a workload take at peak speed.
 
-    The unit is cycles, or seconds up to a constant factor.
+    The unit is cycles, or seconds up to a constant factor if the hardware has no matrix blocks.
 
     Args:
-        get: function that returns a column by its name; NaN if there is no such column.
+        get: function that returns a column by its name, shape (rows,); NaN if there is no such
+            column.
+
+    Returns:
+        Array of shape (rows,).
     """
     blocks = sum(get(f"hardware {name}") for name in ("batch", "block_in", "block_out"))
     return get("workload macs") - _first_known([np.asarray(blocks), get("hardware peak_gflops")])
@@ -203,8 +222,12 @@ def _early(get: _Get, peak: _Column) -> dict[str, _Column]:
     """Compute the derived columns that need only knobs, shapes and hardware properties.
 
     Args:
-        get: function that returns a column by its name; NaN if there is no such column.
+        get: function that returns a column by its name, shape (rows,); NaN if there is no such
+            column.
         peak: result of `_peak`, to which the columns are relative.
+
+    Returns:
+        Columns by name, each of shape (rows,).
     """
     columns = {"peak": peak}
     bus, wait = get("hardware bus_bytes"), get("hardware memory_latency_cycles")
@@ -237,8 +260,12 @@ def _late_columns(get: _Get, peak: _Column) -> dict[str, _Column]:
     """Compute the derived columns that need the counters of compiled programs.
 
     Args:
-        get: function that returns a column by its name; NaN if there is no such column.
+        get: function that returns a column by its name, shape (rows,); NaN if there is no such
+            column.
         peak: result of `_peak`, to which the columns are relative.
+
+    Returns:
+        Columns by name, each of shape (rows,).
     """
     bus, wait = get("hardware bus_bytes"), get("hardware memory_latency_cycles")
     cycles = {
@@ -302,6 +329,9 @@ def _total(get: _Get, names: Sequence[str]) -> _Column:
     Args:
         get: function that returns a column by its name.
         names: names of the counters to sum, without the prefix `program`.
+
+    Returns:
+        The sum of the counts (not a logarithm), shape (rows,).
     """
     counts = [np.exp2(get(f"program {name}")) - 1.0 for name in names]
     return np.asarray(np.sum(counts, axis=0))

@@ -75,10 +75,13 @@ class CostModel(Protocol):
     def load(self, path: Path) -> None:
         """Load a saved model into this object.
 
+        Args:
+            path: the file that `save` wrote.
+
         Raises:
             OSError: the file cannot be read.
-            ValueError: the file does not contain a model of this kind. Invalid contents cause no
-                other exception.
+            ValueError: the file does not contain a model of this kind.
+            KeyError: the file is an NPZ file in which an array is missing.
         """
 
 
