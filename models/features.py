@@ -285,7 +285,8 @@ _SHAPES = (
     ("one_", "1 if there is a single one of: {}"),
     ("whole_", "1 if the layer is not split into {}"),
 )
-"""Prefix of a column's name, and the description of the column, with a place for the knob."""
+"""Prefixes of column names, each with the description of the column; `{}` is replaced by the
+description of the knob."""
 
 
 def words(name: str) -> str:
@@ -340,7 +341,7 @@ TOUCHED_BY: dict[str, frozenset[str]] = {
 """Axes that index each tensor. Overlapping windows are counted once per kernel position."""
 
 PerConfig = NDArray[np.float64]
-"""One number per config, shape (configs,)."""
+"""One value per config, shape (configs,)."""
 
 
 def loop_features(workload: Workload, space: Space, configs: Configs) -> Features:

@@ -230,10 +230,10 @@ class GaussianProcess(FittedModel):
         return np.asarray(self.weights @ kernel * self.scale + self.mean, dtype=np.float64)
 
     def _explained_variance(self, kernel: Matrix) -> Matrix:
-        """Return a matrix whose squared column sums are the variance explained by the training points.
+        """Return a matrix whose squared column sums are the explained variance of n points.
 
         Args:
-            kernel: covariances between the training points and n other points, shape (points, n).
+            kernel: covariances between the training points and the n points, shape (points, n).
 
         Returns:
             Array of shape (points, n): the inverse Cholesky factor times `kernel`.

@@ -33,8 +33,8 @@ _KINDS = {
     "draft": "tilewright.models.counter_regression:CounterRegression",
     "validity": "tilewright.models.validity:Validity",
 }
-"""Import path of each kind. A model's library takes a second to load, so it is imported only when a
-model is built."""
+"""Import path of the class of each kind of model. A class is imported only when a model is built,
+because its library takes a second to load."""
 
 
 def list_kinds() -> list[str]:

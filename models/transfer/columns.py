@@ -120,14 +120,15 @@ def _sums(hidden: Features) -> Features:
 
 PREFIX = "derived"
 LATE = "derived late"
-"""Prefix of the names of derived columns that need the group `program`."""
+"""Prefix of the names of derived columns that need the group `program`, so that they are known only
+after compilation."""
 
 PEAK = f"{PREFIX} peak"
 REFERENCE = f"{LATE} reference"
-"""log2 of an estimated time, relative to the time at peak.
+"""Name of the column with log2 of an estimated run time, relative to the time at peak speed.
 
-The estimate is the time of the busiest unit plus the time that overlaps with nothing. Models learn
-the difference to this estimate where it is known.
+The estimate is the time of the busiest unit plus the time that overlaps with nothing. Where the
+estimate is known, models learn only the difference to it.
 """
 
 _Column = NDArray[np.float64]
@@ -140,23 +141,30 @@ _BUSY = {
     "store": ("out_bytes",),
     "exposed": ("first_exposed", "load_exposed", "store_exposed", "last_exposed"),
 }
-"""Counters that keep a unit busy: iterations, which take one cycle each, or bytes, which pass the
-bus."""
+"""Names of VTA's counters that add to the busy time of a unit, by unit.
+
+The counters of `compute` are iterations, which take one cycle each. All other counters are bytes
+that pass the bus. `side` stands for transfers that the compute unit makes itself, and `exposed` for
+transfers that overlap with nothing.
+"""
 _STARTS = {
     "load": ("inp_loads", "wgt_loads"),
     "side": ("acc_loads", "uop_loads"),
     "store": ("out_rows",),
 }
-"""Counters of requests, each of which waits for the memory latency once."""
+"""Names of VTA's counters of memory requests, by unit. Each request waits once for the memory
+latency."""
 _STEPS = {"compute": ("gemms", "alus"), "load": ("inp_rows",), "store": ("out_rows",)}
-"""Counters of steps, each of which costs its unit one further cycle."""
+"""Names of VTA's counters of steps, by unit. Each step takes one additional cycle of its unit."""
 _GEMMINI = {
     "compute": ("fed_cycles",), "load": ("data_bytes", "weight_bytes", "bias_bytes"),
     "store": ("stored_bytes",), "exposed": ("first_bytes",),
 }  # fmt: skip
-"""The counters of Gemmini that correspond to `_BUSY`. Its array takes one row of data per cycle."""
+"""Names of Gemmini's counters that correspond to those of VTA in `_BUSY`, by unit. Gemmini's array
+takes one row of data per cycle."""
 _REQUESTS = {"load": ("read_requests",), "store": ("write_requests",)}
-"""Counters of Gemmini's memory requests, of which `_UNDER_WAY` are in flight at a time."""
+"""Names of Gemmini's counters of memory requests, by unit. At most `_UNDER_WAY` requests are in
+flight at a time."""
 # Gemmini's reader and its writer have 16 DMA requests in flight each.
 _UNDER_WAY, _RETURN_CYCLES = 16, 7
 INGREDIENTS = tuple(
@@ -164,11 +172,12 @@ INGREDIENTS = tuple(
     for counts in (_BUSY, _STARTS, _STEPS, _GEMMINI, _REQUESTS)
     for name in chain.from_iterable(counts.values())
 )
-"""Columns from which `REFERENCE` is computed."""
+"""Names of the columns from which the column `REFERENCE` is computed."""
 _SETS = {
     "inp": ("batch", "block_in"), "wgt": ("block_in", "block_out"), "out": ("batch", "block_out"),
 }  # fmt: skip
-"""Tensors, and the block sizes of the hardware in which their elements are counted."""
+"""Tensors, each with the hardware properties whose product is the number of elements in one block
+of the tensor."""
 _DEPTHS = {"inp": "log2_inp_depth", "wgt": "log2_wgt_depth", "out": "log2_acc_depth"}
 
 

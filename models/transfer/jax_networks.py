@@ -123,7 +123,7 @@ class Perceptron:
 
 
 UNROLLED = 2
-"""Number of LSTM steps that are compiled as one. This is faster and gives the same numbers."""
+"""Number of LSTM steps that are compiled as one step. This is faster and gives the same results."""
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,8 @@ from tilewright.targets.features import Features
 CHANCE = "validity.ubj"
 _CHANCE_SHARE = 0.15  # share of the training time for the validity classifier
 LEAST_VALID = 32
-"""Smallest number of rows with a latency for fine-tuning, including held-out rows. We chose this
-number ourselves."""
+"""Minimum number of rows with a latency for fine-tuning, including held-out rows. The value does
+not come from a publication; we chose it ourselves."""
 Say = Callable[[str], None]
 
 
@@ -113,9 +113,10 @@ class Transferred(ABC):
     file: ClassVar[str]
     options_type: ClassVar[type[CommonOptions]]
     refining: ClassVar[Mapping[str, object]]
-    """Options whose default in fine-tuning differs from the options of the original model."""
+    """Default option values for fine-tuning, where they differ from those of the original model."""
     lasting: ClassVar[tuple[str, ...]] = ("formula",)
-    """Options that the learned weights depend on, so that fine-tuning cannot change them."""
+    """Names of options on which the learned weights depend, so that fine-tuning cannot change
+    them."""
 
     def __init__(self, seed: int, options: CommonOptions) -> None:
         self.seed = seed

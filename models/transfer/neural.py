@@ -24,8 +24,8 @@ from tilewright.models.transfer.numpy_mlp import NamedWeights, pack_weights, unp
 from tilewright.models.transfer.training_data import Matrix
 
 _CLIP = 6.0
-"""Normalised values are clipped to this many standard deviations, since new hardware may be far
-outside the training range."""
+"""Limit to which normalised values are clipped, in standard deviations. Without it, new hardware
+could be far outside the training range."""
 
 
 class NeuralOptions(CommonOptions):
@@ -171,8 +171,8 @@ class Attention(_Neural):
 
 _GROUP = "schedule "
 _ABOUT = ("log2_parts_", "log2_", "waste_", "one_", "whole_")
-"""Prefixes of the names of columns that describe a single knob. If two prefixes match, the first
-one counts."""
+"""Prefixes of column names that describe a single knob, after the name of the group. If several
+prefixes match, the first one counts."""
 
 
 @dataclass(frozen=True)

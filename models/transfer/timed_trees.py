@@ -19,10 +19,10 @@ from tilewright.models.transfer.training_data import Matrix, surely_less
 from tilewright.models.trees import XGBoost
 
 Validation = tuple[Matrix, NDArray[np.float32]]
-"""Held-out rows of shape (rows, columns) that decide when to stop, and their labels of shape
-(rows,)."""
+"""Held-out rows, shape (rows, columns), and their labels, shape (rows,). They decide when the
+training stops."""
 PATIENCE = 60
-"""Training stops after this many trees without a lower error on the held-out rows."""
+"""Number of trees without a lower error on the held-out rows after which the training stops."""
 
 
 class _Until(xgb.callback.TrainingCallback):  # type: ignore[misc]

@@ -66,10 +66,10 @@ class TrainingTable:
 
 
 Matrix = NDArray[np.float32]
-"""Rows of a model's columns, NaN where a value is not known, shape (rows, columns)."""
+"""Rows with the columns of a model, shape (rows, columns); unknown values are NaN."""
 
 Labels = NDArray[np.float32]
-"""Labels of rows, shape (rows,)."""
+"""Label of each row, which a model learns to predict, shape (rows,)."""
 
 _SURE = 1.645  # standard errors, for a one-sided test at the 5 % level
 _AT_ONCE = 1 << 16  # rows per chunk, so that a large table is not copied as a whole

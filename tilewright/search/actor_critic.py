@@ -39,7 +39,8 @@ _compiled = partial(
     },
 )
 _MOMENTS = {"first_moments": "mu", "second_moments": "nu"}
-"""Names of Adam's moment estimates in an explorer's state, and their names in optax."""
+"""Adam's two moment estimates: the name of their array in a tuner's state, and their name in
+optax."""
 
 
 class LearnedError(TilewrightError):

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from tilewright.targets.base import Configs, Space
 
 ENUMERABLE = 200_000
-"""Spaces up to this size are scored completely; larger ones by a pool of candidates."""
+"""Largest number of configs of a space that is enumerated. In larger spaces, only a sample of the
+configs is scored."""
 
 
 def list_untried(space: Space, tried: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -15,14 +15,13 @@ from tilewright.search.history import History
 DISCOUNT = 0.5
 """Factor by which a round's weight falls with each later round."""
 PRIOR_WEIGHT = 1.0
-"""Weight of the record statistics, in rounds."""
+"""Weight of the prediction that treats trials as independent draws. A weight of 1 equals that of
+the latest round's measured improvement."""
 LEADERS = 4
-"""Number of trials after the best one from which the spacing is estimated."""
+"""Number of trials after the best one from which the scale of the latencies' tail is estimated."""
 WIDEST = 1.0
-"""Upper limit on the distance of a trial from the best one, in log2.
-
-Missing trials count as this far away, so an unknown distance is a factor of two.
-"""
+"""Upper limit on the distance of a trial from the best one, in log2; 1 is a factor of two. Trials
+that do not exist yet are assumed to be at this distance."""
 
 
 def best_latency(history: History) -> float | None:

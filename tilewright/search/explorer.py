@@ -96,7 +96,7 @@ ROLES = {
     "V": "Model V: validity",
     "A": "Model A: performance, with features known after compiling",
 }
-"""Purpose of each model of an explorer, by its name in the explorer's state."""
+"""Description of each model of a tuner, by its name in the tuner's state."""
 
 
 @dataclass(frozen=True)

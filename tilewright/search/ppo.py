@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from tilewright.search.actor_critic import ActorCritic
 
 Places = NDArray[np.int64]
-"""Index of each knob's value, shape (configs, knobs)."""
+"""Configs as knob indices (the index of each knob's value), shape (configs, knobs)."""
 Score = Callable[[Places], NDArray[np.float64]]
-"""Function that returns the reward of configs, shape (configs,); -inf for forbidden ones."""
+"""Function that maps configs of shape (configs, knobs) to rewards of shape (configs,). A reward of
+-inf marks configs that the agent must not enter."""
 Number = TypeVar("Number", np.float32, np.int32)
 _QUERIED = 128
-"""Number of configs that the critic evaluates at a time."""
+"""Number of configs that the critic evaluates at a time. Smaller batches are padded to this size,
+so that JAX compiles the network only once."""
 
 
 class PPOOptions(Options):

@@ -21,7 +21,7 @@ from tilewright.targets.features import Feature, Features
 
 _SHARE_COST = 2.0  # log probability lost per doubling of the usage beyond a scratchpad's size
 ESTIMATE_ERROR = 0.1
-"""Expected error of an estimate, in log2 latency."""
+"""Expected error of a closed-form estimate of the latency, in log2."""
 _WEIGHT_DOUBT = 0.5  # standard deviation of a transferred model's weight before any trial
 _LEAST_SPREAD = 0.05  # smallest error assumed for a transferred model, in log2 latency
 _LEAST_CHANCE = 1e-6  # keeps the logarithm of a probability finite

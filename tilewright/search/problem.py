@@ -15,7 +15,7 @@ from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
 
 Estimate = Callable[[Configs], Features]
-"""Function that estimates configs (n, knobs) in closed form, without compiling them.
+"""Function that computes closed-form estimates of configs (n, knobs), without compiling them.
 
 The result has one row per config. One of its columns has the meaning `latency`.
 """
@@ -50,7 +50,8 @@ class Belief:
 
 
 TransferredPrior = Callable[[Configs, Features | None], Belief]
-"""Model that was trained elsewhere and predicts configs (n, knobs) of the problem.
+"""Function that predicts configs (n, knobs) of the problem by a model that was trained on other
+workloads or hardware.
 
 The second argument is None before compilation, and otherwise holds the counters of each program.
 """

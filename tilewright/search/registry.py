@@ -43,7 +43,8 @@ class OptionError(TilewrightError):
 
 
 Builder = Callable[[str, Any, Learners], Explorer]
-"""Function of the registered name, the options and the learners that returns an explorer."""
+"""Function that builds a tuner from its registered name, its options and the source of its features
+and models."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class Trial(NamedTuple):
 
 
 Known = Mapping[int, Trial]
-"""Existing measurements by the flat index of the config."""
+"""Existing trials by the flat index of their config."""
 
 
 def begin_models(task: Task, session: Session) -> ExplorerState:

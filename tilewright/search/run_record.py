@@ -53,10 +53,12 @@ from tilewright.search.validation_records import TRIAL, ValidationMeasurement
 from tilewright.targets.base import Configs, Measurements, Space
 
 CLAIM_SECONDS = 600.0
-"""Maximum age of the claim of a command on configs that it measures. The claim of a command that
-ended is released at once; this limit releases configs of a command that is paused."""
+"""Maximum age of a claim in seconds. A claim reserves configs that a process is measuring. If the
+process ends, its claim is removed at once; this limit frees the configs of a process that is
+paused."""
 ERROR_DIGITS = 4
-"""Digits of a model's error that are stored. Further digits can differ between equal runs."""
+"""Number of significant digits with which errors of model predictions are stored. Further digits
+can differ between repetitions of the same run."""
 _MEASURED = TypeAdapter(list[ValidationMeasurement])
 _CLAIMED = TypeAdapter(list[list[int]])
 

@@ -87,7 +87,7 @@ class RoundRow(TypedDict):
 
 R = TypeVar("R", TrialRow, RoundRow)
 Rejected = tuple[Mapping[Any, Any], str]
-"""A row that cannot be used, as it is stored, and the reason."""
+"""A stored row that cannot be used, and the reason."""
 
 
 def check_rows(kind: type[R], rows: Sequence[Mapping[Any, Any]]) -> tuple[list[R], list[Rejected]]:

@@ -48,14 +48,15 @@ else:
 
 FILE = "trials.sqlite"
 BESIDE = ("", "-wal", "-shm", "-journal")
-"""Suffixes that SQLite appends to the name of a database for the files that belong to it."""
+"""Suffixes of the files that belong to an SQLite database; "" is the database itself."""
 COLUMNS = (
     "workload", "trial", "round", "config", "knobs", "status", "reason", "cycles", "seconds",
 )  # fmt: skip
 LEASE_SECONDS = 30.0
-"""Time without a heartbeat after which an owner whose process is not visible counts as dead."""
+"""Time in seconds without a heartbeat after which the owner of an output directory counts as dead,
+if its process cannot be observed from this machine."""
 BUSY_SECONDS = 600
-"""How long a transaction waits for those of other processes, in seconds."""
+"""Maximum time in seconds that a transaction waits for transactions of other processes."""
 POSTGRES = "postgresql+psycopg"
 TOLD_ROWS = 5
 _LOCK = 7108  # arbitrary ID of an advisory lock; other programs must not use it in the database
@@ -115,9 +116,9 @@ for table, columns in (
 MIGRATIONS: Mapping[int, Sequence[str]] = {
     2: ("ALTER TABLE trial_rounds ADD COLUMN compiled TEXT DEFAULT '[]' NOT NULL",),
 }
-"""SQL statements that upgrade a database from the previous version, by version.
+"""SQL statements that upgrade a database from the preceding version of the tables, by new version.
 
-A new database gets the tables above.
+A new database is created with the present tables and needs no migration.
 """
 
 
@@ -719,14 +720,15 @@ _STEPS = {
     "SQLITE_ERROR": _DAMAGED,
     "URL": "start the database, then start the same command again; all committed trials are kept",
 }
-"""Advice for the user, by the prefix of SQLite's error name."""
+"""Advice for the user on what to do after a database error, by the prefix of SQLite's error name.
+`URL` is the advice for PostgreSQL."""
 _FOREIGN = """
     SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE V%'
     UNION ALL SELECT m.name || '.' || x.name FROM sqlite_master m, pragma_table_xinfo(m.name) x
     WHERE m.type = 'table' AND x.hidden
 """
-"""Query for views, triggers, virtual tables and generated columns. Reading them could run foreign
-code."""
+"""SQL query for views, triggers, virtual tables and generated columns. A database that contains any
+of them is rejected, because reading them could run foreign code."""
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:

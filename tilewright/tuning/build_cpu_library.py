@@ -74,18 +74,18 @@ def check_library(options: BuildOptions, target: Target) -> None:
 
 
 MANY_MACS = 100_000
-"""Multiply-accumulates from which onnxruntime runs an operator that has no kernel.
+"""Number of multiply-accumulates from which an operator without a kernel runs in onnxruntime.
 
 TVM's own code does about one multiply-accumulate per nanosecond, and a call of onnxruntime takes
-about 10 us.
+about 10 µs.
 """
 WORTH_IT = 1.05
-"""Ratio of inference times, compiled to onnxruntime, from which onnxruntime runs the whole
-network."""
+"""Smallest ratio of the compiled network's inference time to that of onnxruntime at which
+onnxruntime runs the whole network."""
 ROUNDS, MOST_SECONDS, LEAST_SECONDS = 20, 2.0, 1e-3
 CLEAR_ROUNDS, CLEAR = 5, 1.2
-"""The comparison ends early after `CLEAR_ROUNDS` rounds if the ratio differs from `WORTH_IT` by
-more than the factor `CLEAR`."""
+"""Criterion for ending the comparison early: after more than `CLEAR_ROUNDS` rounds, the ratio of
+the times is above or below `WORTH_IT` by more than the factor `CLEAR`."""
 NOT_COMPARED = (
     "its outputs were not compared, because onnxruntime rejects all random inputs that were tried"
 )

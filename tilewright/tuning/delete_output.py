@@ -39,13 +39,14 @@ _RESULTS = (
     SUMMARY, SCHEDULES, FUSION, FUSION_PAGE, TRIALS, CONVERGENCE, EXPLANATION, EXPLANATION_PICTURE,
     RUN,
 )  # fmt: skip
-"""Files of one run. The summary comes first, because it marks a run as complete, and `run.json`
-last, because it marks the directory as one of Tilewright's."""
+"""Names of the files that belong to one run, in the order of deletion. The summary comes first,
+because it marks a run as complete. `run.json` comes last, because it marks the directory as an
+output directory of Tilewright."""
 _STORES = (
     *(f"{name}{suffix}" for name in (STORE, f"damaged-{STORE}", OWNER) for suffix in BESIDE),
     *LEDGERS,
 )
-"""Files with the trials of all runs of a directory."""
+"""Names of the files that contain the trials of all runs of an output directory."""
 
 
 class NotDeleted(TilewrightError):

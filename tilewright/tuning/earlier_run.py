@@ -45,8 +45,8 @@ from tilewright.tuning.output_dir import SCHEDULES, STORE, SUMMARY
 from tilewright.tuning.read_run import read_written, unreadable_message
 
 MOST_WORKLOADS = 6
-"""Number of workloads of an earlier run that are read at most, those with the most trials first.
-The time to fit the models grows with the third power of the number of trials."""
+"""Maximum number of workloads of an earlier run that are read. Those with the most trials are
+preferred. The time to fit the models grows with the third power of the number of trials."""
 
 
 class EarlierRunError(TilewrightError):

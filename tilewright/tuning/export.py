@@ -163,8 +163,8 @@ _INVALIDITY = {
     "wrong_result": "correctness", "timeout": "timeout",
 }  # fmt: skip
 _ERRORS = {"compile_error": "CompilationFailedConfig"}
-"""Text that the cache has instead of a time, by status. All other failures are
-`RuntimeFailedConfig`."""
+"""Text that replaces the time of a failed trial in a Kernel Tuner cache, by status. Statuses that
+are not listed become `RuntimeFailedConfig`."""
 
 
 def kernel_tuner_cache(run: RunTrials, layer: RunLayer) -> str:

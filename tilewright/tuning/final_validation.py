@@ -34,17 +34,17 @@ from tilewright.tuning.tuning_task import TuningTask
 from tilewright.tuning.verification import latency_of_trial, lowered_of, reproduces
 
 TURNS = 3
-"""Measurements of each contender per block of the choice."""
+"""Number of measurements of each schedule in a block that selects the better half."""
 REPORT_TURNS = 9
-"""Measurements of the chosen schedule and of the baseline for the report.
+"""Number of measurements of the chosen schedule and of the baseline in the last block.
 
 With nine values, the second lowest and the second highest form a 95 % interval of the median for
 any distribution (96.1 %).
 """
 
 Bench = Callable[[int, Sequence[Schedule], int], Sequence[ValidationMeasurement]]
-"""Function of a block's index, the contenders and a number of turns that measures the
-contenders."""
+"""Function that measures one block of turns. Its arguments are the index of the block, the
+schedules to measure and the number of turns."""
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,10 @@ from tilewright.core.files import (
 from tilewright.search.trial_store import COLUMNS
 
 TOLD_LINES = 5
-"""Number of unusable lines that are reported individually."""
+"""Maximum number of unusable lines that are reported individually."""
 NO_TIME = 1e9
-"""Times of at least this many seconds mean "no time": both tuners of TVM write 1e9 or more then."""
+"""Number of seconds from which a recorded time means that there is no time. TVM's tuners write 1e9
+or more if a measurement failed."""
 
 
 class ForeignTrialsError(TilewrightError):
@@ -129,7 +130,7 @@ _ERRORS = {
     6: ("timeout", "compilation timed out"),
     7: ("timeout", "running timed out"),
 }
-"""Status and reason by the number of `tvm.autotvm.MeasureErrorNo`."""
+"""Status and reason of a failed trial by the number of its error (`tvm.autotvm.MeasureErrorNo`)."""
 
 
 def read_autotvm_log(path: Path) -> ForeignTrials:

@@ -79,7 +79,7 @@ class Decided:
 
 
 TuneMore = Callable[[Sequence[Subgraph]], list[TunedWorkload]]
-"""Function that tunes further workloads in the same way as those of the network."""
+"""Function that tunes further workloads with the options of the run, and returns the results."""
 
 
 @dataclass(frozen=True)

@@ -457,6 +457,7 @@ class ClusterOptions(CommandOptions):
 
 
 CHAMPION = "champion"
-"""Value of `--warm-start` that refers to the champion instead of a folder."""
+"""Value of `--warm-start` that refers to the champion, a registered model that won an earlier
+comparison, instead of a folder."""
 DEFAULTS = TuningOptions()
-"""Default values of all options."""
+"""Tuning options in which every option has its default."""

@@ -26,8 +26,8 @@ _RENAMED = {
         "baseline_source": "rule_source",
     },
 }  # fmt: skip
-"""Keys that summaries of earlier versions call otherwise. Rows of version 1 lack `names` and
-`epilogue`, too."""
+"""Present names of keys that summaries of earlier versions name differently, by version and earlier
+name. Entries of version 1 also lack `names` and `epilogue`."""
 
 
 class _Head(BaseModel):

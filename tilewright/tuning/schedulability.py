@@ -14,7 +14,8 @@ from tilewright.targets.capabilities import Enumerates, capability
 from tilewright.targets.workload import Workload
 
 MOST_TRIED = 1 << 20
-"""Maximum number of configs that are tried. If they all fail, a larger space is searched anyway."""
+"""Maximum number of configs that are tried before a search. If all of them fail and the space is
+larger, the space is searched anyway."""
 _FIRST, _CHUNK = 64, 1 << 14
 
 

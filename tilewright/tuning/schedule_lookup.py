@@ -31,17 +31,17 @@ from tilewright.targets.workload import Workload, canonical, parse_workload
 from tilewright.tuning.output_dir import SCHEDULES
 
 SAMPLED = 4096
-"""Number of configs that are estimated."""
+"""Maximum number of configs for which closed-form estimates are computed."""
 MOST_VALUES = 1 << 31
-"""Maximum number of values of a knob, since configs are int32."""
+"""Limit on knob indices that are read from a file, because configs are int32."""
 CLEARLY = 0.97
-"""Factor by which an estimated schedule must beat the baseline where measurements vary.
-
-A single measurement of each cannot resolve a smaller difference, and the baseline's rule takes
-account of caches that the whole network shares.
-"""
+"""Largest ratio of an estimated schedule's measured latency to that of the baseline at which the
+estimated schedule is chosen, on a target whose measurements vary. A single measurement of each
+cannot resolve a smaller difference, and the baseline's rule takes account of caches that the whole
+network shares."""
 LOWERED = 64
-"""Number of the best estimated configs that are lowered to find one that compiles."""
+"""Maximum number of configs, in the order of their estimates, that are lowered to find one that
+compiles."""
 
 
 class PickError(TilewrightError):

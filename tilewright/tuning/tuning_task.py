@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from tilewright.models.transfer.model import Transferred
 
 _OWNER: ContextVar[int] = ContextVar("_OWNER", default=0)
-"""Owner of the targets that this context uses: a negative number, or 0 for those of its thread."""
+"""Number that identifies whose instances of isolated targets this context uses: negative after
+`own_targets`, or 0 for those of the current thread."""
 
 
 @dataclass(frozen=True)

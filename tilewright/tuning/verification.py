@@ -34,7 +34,8 @@ from tilewright.tuning.results import Baselines, Schedule
 from tilewright.tuning.tuning_task import TuningTask, state_of
 
 NOISE = 2.0
-"""Factor by which a winner may be slower than recorded on a target whose measurements vary."""
+"""Largest accepted ratio of a schedule's new latency to its recorded latency, on a target whose
+measurements vary."""
 
 
 class WrongSchedule(TilewrightError):

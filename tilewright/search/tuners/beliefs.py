@@ -27,13 +27,14 @@ from tilewright.targets.features import Feature, Features
 _LEAST_CHANCE = 1e-3  # lower probabilities of Model V are treated as this one
 _TRUSTED = 0.5  # a transferred model with a lower weight no longer selects the candidates
 SCREENED = "screened"
-"""Name of an array in the explorer's state: flat indices of the screened configs, ascending."""
+"""Name of the array in the tuner's state that holds the flat indices of the screened (most
+promising) configs, ascending, shape (m,)."""
 SAID = "said"
-"""Name of an array in the explorer's state: the fields of a `Belief` about the screened configs,
-one row per field."""
+"""Name of the array in the tuner's state that holds the transferred model's predictions for the
+screened configs, shape (3, m). The rows are the fields of `Belief`."""
 WEIGHTS = "weights"
-"""Name of an array in the explorer's state: weights of the transferred model for P and A, shape
-(2,)."""
+"""Name of the array in the tuner's state that holds the transferred model's weights before and
+after compilation, for Models P and A, shape (2,)."""
 _DRAFT = Feature(
     "draft", text="slowdown against the best so far, predicted by the counter regression (log2)"
 )
@@ -43,8 +44,9 @@ _ESTIMATE = Feature(
     text="estimated latency relative to the counter regression's prediction (log2)",
 )
 PARTS_OF_V = ("compiles", "V", "runs")
-"""Models of validity: `compiles` predicts whether a config compiles. `V` and `runs` predict whether
-a compiled program is valid, `V` from its knobs, `runs` also from its hidden features."""
+"""Names of the classifiers that form Model V. `compiles` predicts whether a config compiles. `V`
+and `runs` predict whether a compiled program is valid: `V` from its knobs, `runs` from its knobs
+and hidden features."""
 
 
 @dataclass(frozen=True)
