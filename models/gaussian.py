@@ -273,7 +273,7 @@ def _covariance(one: Vector, other: Vector, inner: Matrix, linear: float) -> Mat
 
 
 def _noisy(kernel: Matrix, noise: float, known: Vector | None) -> Matrix:
-    """Add noise variances to the diagonal of a kernel matrix.
+    """Return a kernel matrix with noise variances added to its diagonal.
 
     Args:
         kernel: covariances of the noiseless targets, shape (n, n).

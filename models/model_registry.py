@@ -97,11 +97,11 @@ class ModelLibrary(Learners):
     """
 
     def tree_features(self, problem: Problem, configs: Configs) -> Features:
-        """Compute features for tree models that are known before compilation."""
+        """Compute features for tree models that are known before compilation, per config."""
         return tree_features(problem.workload, problem.space, configs)
 
     def absolute_features(self, problem: Problem, configs: Configs) -> Features:
-        """Compute features for tree models that learn from several workloads."""
+        """Compute features for tree models that learn from several workloads, per config."""
         return every_tree_column(problem.workload, problem.space, configs)
 
     def loop_features(self, problem: Problem, configs: Configs) -> Features:
@@ -109,11 +109,11 @@ class ModelLibrary(Learners):
         return loop_features(problem.workload, problem.space, configs)
 
     def gp_features(self, problem: Problem, configs: Configs) -> Features:
-        """Compute features on a common scale, for models that use distances."""
+        """Compute features for models that use distances, such as Gaussian processes."""
         return gp_features(problem.workload, problem.space, configs)
 
     def hidden_features(self, hidden: Features) -> Features:
-        """Compute model inputs from the counters of compiled programs."""
+        """Compute model inputs from the counters of compiled programs, one row per program."""
         return hidden_features(hidden)
 
     def relative_features(self, hidden: Features) -> Features:

@@ -347,7 +347,11 @@ def _total(get: _Get, names: Sequence[str]) -> _Column:
 
 
 def _or_0(column: _Column) -> _Column:
-    """Replace NaN by 0, the log2 of a knob that splits or copies nothing."""
+    """Return a log2 column of a knob with NaN replaced by 0.
+
+    NaN means that the space lacks the knob. log2 = 0 then stands for a knob that splits or copies
+    nothing.
+    """
     return np.where(np.isnan(column), 0.0, column)
 
 

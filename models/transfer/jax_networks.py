@@ -73,6 +73,9 @@ def init_weights(network: JaxNetwork, seed: int) -> NamedWeights:
     Args:
         network: the network.
         seed: seed of the random generator.
+
+    Returns:
+        Weights by name.
     """
     rng = np.random.default_rng(seed)
     weights: NamedWeights = {}

@@ -153,7 +153,7 @@ class Transferred(ABC):
 
     @abstractmethod
     def _packed(self) -> bytes:
-        """Serialise the learned state."""
+        """Return the learned state as the bytes of the model's file (`file`)."""
 
     @abstractmethod
     def _unpack(self, data: bytes) -> None:

@@ -108,7 +108,12 @@ class TimedTrees(XGBoost):
         return grown, time.monotonic() - begun, "minutes" if clock.late else early
 
     def _squared_errors(self, x: Matrix, y: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the squared error of each row, shape (rows,)."""
+        """Return the squared error of the prediction for each row, shape (rows,).
+
+        Args:
+            x: rows of shape (rows, columns).
+            y: labels of shape (rows,).
+        """
         return np.asarray((self.ask(x) - y) ** 2)
 
     def ask(self, x: Matrix) -> NDArray[np.float64]:

@@ -113,7 +113,7 @@ def expected_improvement(history: History, trials: int, baseline: float | None =
 def _spacing(latencies: NDArray[np.float64]) -> float:
     """Estimate the scale s of the tail of the latencies, in log2.
 
-    `expected_improvement` defines s.
+    `expected_improvement` defines s and explains the estimate.
 
     Args:
         latencies: latency of each trial, shape (n,); infinite where a trial is not valid.

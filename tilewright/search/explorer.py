@@ -206,7 +206,11 @@ class Explorer(Protocol):
             problem: the problem to tune.
             state: state of the explorer.
             history: trials so far.
-            n: batch size. The result may have more candidates, from which the later stages choose.
+            n: batch size.
+
+        Returns:
+            The candidates. There may be more than `n`, from which the later stages choose. Empty if
+            the space is exhausted.
         """
 
     def veto(
@@ -240,8 +244,10 @@ class Explorer(Protocol):
             state: state of the explorer.
             history: trials so far.
             lowered: the lowered configs with their compile results and hidden features.
-            n: maximum number of configs to measure. At least one must be chosen if `lowered` is not
-                empty.
+            n: maximum number of configs to measure.
+
+        Returns:
+            The choice, with at least one config if `lowered` is not empty.
         """
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
@@ -293,7 +299,13 @@ class BaseExplorer(Generic[OptionsT]):
     """Base class of tuners with default behaviour for every stage except `generate`.
 
     By default, no candidate is vetoed and candidates are measured in the order of the proposals.
-    `OptionsT` is the class of the tuner's options.
+    The protocol `Explorer` describes the arguments and results of all stages. `OptionsT` is the
+    class of the tuner's options.
+
+    Args:
+        name: name under which the tuner is registered.
+        options: values of the tuner's options.
+        learners: source of features and untrained models.
     """
 
     def __init__(self, name: str, options: OptionsT, learners: Learners) -> None:

@@ -312,7 +312,10 @@ def new_programs(history: History, hidden: Features) -> NDArray[np.int64]:
 def _measured_variance(history: History, hidden: Features) -> NDArray[np.float64]:
     """Return the hidden features of the valid trials, as a matrix with one row per trial.
 
-    There are no rows if the trials have other columns than `hidden`.
+    Args:
+        history: trials so far.
+        hidden: hidden features of other programs. If the trials have other columns than these, the
+            matrix has no rows.
     """
     seen = history.hidden.rows(history.valid)
     return seen.matrix if seen.columns == hidden.columns else np.empty((0, len(hidden.columns)))

@@ -495,7 +495,14 @@ class StoredRun:
         return [row for row in good if row["id"] not in reasons]
 
     def _misfit(self, row: TrialRow) -> str:
-        """Return the reason why a trial does not fit the space, or "" if it fits."""
+        """Check whether the config and the knob values of a trial fit the search space.
+
+        Args:
+            row: the trial.
+
+        Returns:
+            The reason why the trial does not fit, or "" if it fits.
+        """
         if not self._fit([row["config"]]):
             return f"its config is not in the space {self.space.name}"
         if row["knobs"] != self.space.describe(row["config"]):
@@ -515,7 +522,11 @@ class StoredRun:
         )
 
     def _by_index(self, rows: Sequence[TrialRow]) -> list[tuple[int, TrialRow]]:
-        """Return each trial together with the flat index of its config."""
+        """Return pairs of the flat index of a trial's config and the trial.
+
+        Args:
+            rows: the trials.
+        """
         if not rows:
             return []
         flat = self.space.ravel(np.array([row["config"] for row in rows], dtype=np.int32))

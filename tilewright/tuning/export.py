@@ -146,7 +146,14 @@ def _nothing_to_export(folder: Path, form: str, left_out: Sequence[str]) -> str:
 
 
 def _target(target: _ExportedTarget, folder: Path) -> Target | None:
-    """Rebuild the target of a run, or return None if its specification was not stored.
+    """Rebuild the target of a run.
+
+    Args:
+        target: target entry of `schedules.json`.
+        folder: output directory of the run, for error messages.
+
+    Returns:
+        The target, or None if its specification was not stored.
 
     Raises:
         ExportError: the specification is invalid.

@@ -95,15 +95,18 @@ def choose_validated(
 ) -> FinalChoice:
     """Choose the best of the leaders and the baseline, and measure the result for the report.
 
-    The chosen schedule and the baseline are measured again in a last block. A schedule that fails
-    when it is measured again is dropped. A baseline whose `compared` is set is measured for the
-    report but cannot be chosen.
+    The chosen schedule and the baseline are measured again in a last block. If the chosen schedule
+    fails there, it is dropped and the choice is repeated. A baseline whose `compared` is set is
+    measured for the report but cannot be chosen.
 
     Args:
         leaders: the best trials of the run by their recorded latencies.
         baseline: the schedule that is used without tuning, if there is one.
         bench: function that measures one block. Its arguments are the block's index, the schedules
             and the number of turns. Its exceptions are not caught.
+
+    Returns:
+        The choice, with the latencies that were measured in the last block.
     """
     results: list[ValidationMeasurement] = []
 

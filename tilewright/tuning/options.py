@@ -295,7 +295,7 @@ class TuningOptions(CommandOptions):
     @model_validator(mode="before")
     @classmethod
     def _without_network(cls, values: Any) -> Any:
-        """Remove the default network if a single workload is given."""
+        """Remove the default network from the given options if a single workload is given."""
         if isinstance(values, dict) and values.get("workload"):
             return {"model": ""} | values
         return values

@@ -207,6 +207,9 @@ def ongoing_trials(run: RunFile, folder: Path) -> RunTrials:
 def _name(row: _Schedule) -> str:
     """Return the display name of a workload.
 
+    Args:
+        row: entry of the workload in a result file.
+
     Raises:
         RunUnreadable: the workload's text is invalid.
     """

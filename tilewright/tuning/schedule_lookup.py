@@ -245,7 +245,11 @@ def pick_without_trials(
         workload: the workload.
         target: the target.
         seed: seed of the random configs.
-        tried: cost and schedule of the best trial of a short tuning run, if there was one.
+        tried: cost (latency in cycles, or in seconds if the target does not count cycles) and
+            schedule of the best trial of a short tuning run, if there was one.
+
+    Returns:
+        The candidate with the lowest cost.
 
     Raises:
         WorkloadError: none of these schedules runs.
@@ -398,7 +402,13 @@ def _read(path: Path) -> _TunedSchedules:
 
 
 def _schedule(row: Mapping[str, Json]) -> tuple[Workload, Pick | None]:
-    """Parse the entry of one workload.
+    """Parse the entry of one workload in a file of schedules.
+
+    Args:
+        row: the entry.
+
+    Returns:
+        The workload, and its schedule or None if no schedule runs.
 
     Raises:
         KeyError: a value is missing.

@@ -291,7 +291,11 @@ def _problem(task: TuningTask, state: tuple[int, int]) -> Problem:
 
 @lru_cache(maxsize=4)
 def _model(folder: str, identity: str) -> Transferred:
-    """Load the transfer model of a folder.
+    """Load the transfer model of a folder, or return it from the cache.
+
+    Args:
+        folder: folder of the model.
+        identity: ID that the model must have.
 
     Raises:
         TransferError: the folder no longer contains the model with this ID.

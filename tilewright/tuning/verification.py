@@ -45,6 +45,9 @@ class WrongSchedule(TilewrightError):
 def measure_baseline(task: TuningTask) -> Baselines:
     """Measure the schedules that are available without tuning: the baseline and the fallback.
 
+    The baseline is Tilewright's own rule schedule. The fallback is the schedule that the stock
+    compiler uses for workloads for which it publishes none.
+
     Args:
         task: the workload and the target.
     """

@@ -68,7 +68,7 @@ class Chameleon(BaseExplorer[ChameleonOptions]):
         """Propose the next untried configs of the plan, filled up with random configs.
 
         The plan is the list of configs that `learn` chose, one per cluster. There is none before
-        the first fit of the cost model.
+        the first fit of the cost model. The arguments are those of `Explorer.generate`.
         """
         space, tried = problem.space, history.tried_indices(problem.space)
         plan = state.arrays.get("plan", np.empty(0, np.int64)).astype(np.int64)
@@ -83,6 +83,7 @@ class Chameleon(BaseExplorer[ChameleonOptions]):
 
         The agent walks through the space with the cost model as its reward, and one config per
         cluster of visited configs enters the plan. Before that, the state is returned unchanged.
+        The arguments are those of `Explorer.learn`.
         """
         due = int(state.arrays.get("due", np.array([self.options.first]))[0])
         if len(history) < due or not history.valid.any():
@@ -102,9 +103,14 @@ class Chameleon(BaseExplorer[ChameleonOptions]):
         return ExplorerState({"P": model}, arrays)
 
     def _model(self, space: Space, history: History, seed: int) -> CostModel:
-        """Fit AutoTVM's cost model to the trials.
+        """Fit AutoTVM's cost model to the trials, and return it.
 
         The targets are throughputs relative to the best trial, and 0 for invalid trials.
+
+        Args:
+            space: the search space.
+            history: trials so far; at least one must be valid.
+            seed: seed of the model.
         """
         throughput = history.throughput
         model = self.learners.regressor("autotvm-ranker", seed)

@@ -79,7 +79,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return self.options.share
 
     def share(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """Add the trials of a finished workload to the state with which later workloads start.
+        """Return the state with which later workloads start, with the trials of one more workload.
 
         Args:
             problem: the problem of the finished workload.
@@ -140,7 +140,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         """Propose configs to compile, using Models P and V or, before their first fit, the prior.
 
         If all configs have been lowered, the compiled configs that are not measured yet are
-        proposed.
+        proposed. The arguments are those of `Explorer.generate`.
         """
         space, rng = problem.space, problem.rng(history.round, "generate")
         beliefs, batch = self._beliefs(problem, state), self._batch_size(history, n)
@@ -192,7 +192,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         """Choose the programs to measure, among new programs and those compiled in earlier rounds.
 
         Model A ranks the programs. If there are too few distinct programs, duplicates and then
-        failed compilations fill the batch.
+        failed compilations fill the batch. The arguments are those of `Explorer.choose`.
         """
         beliefs, batch = self._beliefs(problem, state), self._batch_size(history, n)
         rows = np.flatnonzero(lowered.ok)
@@ -234,7 +234,12 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return BatchChoice(picked, scores, configs[kept], keep_compiled=True)
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """Retrain Models P, V and A on all trials."""
+        """Retrain Models P, V and A on all trials.
+
+        Model P needs at least two valid trials, and Model A at least three. If there is a
+        transferred model, its weights are fitted, and more configs are screened. The arguments are
+        those of `Explorer.learn`.
+        """
         models, valid = dict(state.models), history.valid
         beliefs = self._beliefs(problem, state)
         compiled, compiled_hidden = history.unmeasured_configs(problem.space)
@@ -275,7 +280,10 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
     ) -> dict[str, ModelInput]:
-        """Return the input of each fitted model for the lowered configs, by the model's name."""
+        """Return the input of each fitted model for the lowered configs, by the model's name.
+
+        The arguments are those of `Explorer.model_inputs`.
+        """
         beliefs = self._beliefs(problem, state)
         configs, compiled = lowered.configs, np.flatnonzero(lowered.ok)
         prior, every = beliefs.prior(configs), np.arange(len(configs))
@@ -658,6 +666,11 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         Random untried configs are added, because the configs screened so far may not include the
         best configs of the space. The state also stores the model's predictions for the new
         configs.
+
+        Args:
+            problem: the problem to tune.
+            state: state after the models were retrained.
+            history: trials so far.
         """
         beliefs = self._beliefs(problem, state)
         if problem.transferred is None or beliefs.estimates or not len(beliefs.screened_indices):
@@ -685,7 +698,14 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     # -- how many -------------------------------------------------------------------------------
 
     def _batch_size(self, history: History, n: int) -> int:
-        """Return the number of trials of the next round, at most `n`."""
+        """Return the number of trials of the next round.
+
+        It is the option `batch`, but at least `_FIRST_TRIALS` in the first round.
+
+        Args:
+            history: trials so far.
+            n: upper limit of the result.
+        """
         return min(
             n, self.options.batch if len(history) else max(self.options.batch, _FIRST_TRIALS)
         )
