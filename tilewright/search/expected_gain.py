@@ -126,15 +126,16 @@ def _spacing(latencies: NDArray[np.float64]) -> float:
 
 
 def _improvements(latencies: NDArray[np.float64], rounds: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Return the log2 improvement of each round after the round with the first valid trial.
+    """Return by how much each round has lowered the log2 of the best latency.
+
+    Rounds up to and including the one with the first valid trial are left out.
 
     Args:
         latencies: latency of each trial in order, shape (n,); infinite where a trial is not valid.
         rounds: index of the round of each trial, shape (n,).
 
     Returns:
-        Decreases of the log2 of the best latency, shape (rounds,); 0 for rounds without
-        improvement.
+        Improvements of shape (rounds,); 0 for rounds without improvement.
     """
     ends = np.flatnonzero(np.append(np.diff(rounds) != 0, len(rounds) > 0))
     best = np.log2(np.minimum.accumulate(latencies)[ends])

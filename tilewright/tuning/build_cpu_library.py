@@ -97,7 +97,7 @@ class CpuNetwork:
     """A network that is being compiled for a CPU.
 
     Attributes:
-        network: the network, with the operators that must not be compiled.
+        network: the network. Operators that onnxruntime must run are marked in it.
         split: the network split into a part that is compiled and regions that onnxruntime runs.
         layers: layers for which the target has kernels. If there are none, onnxruntime runs the
             whole network.
