@@ -87,8 +87,9 @@ def serve_tuning(
 ) -> None:  # fmt: skip
     """Register a deployment and execute its scheduled runs, one at a time, until Ctrl-C.
 
-    Each run prints one line when it ends. The runs use the server in `PREFECT_API_URL` or the
-    server of `tilewright ui`. If there is neither, a server with web pages is started.
+    The runs use the server in `PREFECT_API_URL` or the server of `tilewright ui`. If there is
+    neither, a server with web pages is started. If `print_one_line_per_run` was called before
+    Prefect was imported, each run prints one line when it ends.
 
     Args:
         options: options of the runs.

@@ -40,13 +40,16 @@ Answer = Mapping[str, Json]
 
 
 def answer_or_error(ask: Callable[[], Answer]) -> tuple[Answer, bool]:
-    """Call a function that computes data for the page, and convert its errors to messages.
+    """Call a function that computes data for the page, and convert expected errors to messages.
+
+    Only `TilewrightError`, `OSError` and `MlflowException` are converted; other exceptions
+    propagate.
 
     Args:
         ask: the function.
 
     Returns:
-        The result and True. If `ask` failed, an error message for the page and False.
+        The result and True. If `ask` failed, `{"error": message}` and False.
     """
     try:
         return ask(), True

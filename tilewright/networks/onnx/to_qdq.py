@@ -443,7 +443,17 @@ class _DynamicRewriter:
         return _Operand(weight.name, *names, axis if scales.ndim else None)
 
     def _values(self, name: str, shape: Sequence[int]) -> NDArray[Any] | None:
-        """Return a constant in shape () or (channels,), or None if it has neither shape."""
+        """Return a constant as an array of shape () or (channels,).
+
+        Args:
+            name: name of the tensor.
+            shape: required last axes of a constant with one value per channel, such as (channels,
+                1, 1).
+
+        Returns:
+            Array of shape () if the tensor has a single value, otherwise (channels,). None if the
+            tensor is not a constant with known values, or has another shape.
+        """
         tensor = self._tensors.get(name)
         if tensor is None or is_stub(tensor):
             return None
