@@ -82,7 +82,11 @@ def product(output: Shape, inner: int) -> int:
 
 
 def _convolution(place: int = 1) -> Rule:
-    """Return the rule for a convolution whose weights are the input at index `place`."""
+    """Return a function that counts the multiply-accumulates of a convolution.
+
+    Args:
+        place: index of the weights among the operator's inputs.
+    """
     return lambda operands: convolution(operands.output, operands.shape(place))
 
 
@@ -123,9 +127,13 @@ def _einsum(operands: Operands) -> int:
 
 
 def _spelt_out(labels: str, rank: int) -> list[str]:
-    """Return one label per dimension of an Einsum operand.
+    """Split the labels of an Einsum operand, such as "b...ij", into one label per dimension.
 
-    The dimensions of an ellipsis are numbered from the right, so that they match between operands.
+    The dimensions of the ellipsis are numbered from the right, so that they match between operands.
+
+    Args:
+        labels: the operand's part of the equation.
+        rank: number of dimensions of the operand.
     """
     before, dots, after = labels.partition("...")
     hidden = rank - len(before) - len(after) if dots else 0

@@ -500,7 +500,15 @@ def _count(value: Json) -> int:
 
 
 def _island_seconds(manifest: Mapping[str, Json]) -> list[float | None]:
-    """Return the estimated seconds of each island; None for an island without an estimate."""
+    """Return the estimated seconds of each island, a group of operators that the CPU runs.
+
+    Args:
+        manifest: the manifest of the artifact.
+
+    Returns:
+        One estimate per island, in the order of the manifest; None for an island without an
+        estimate.
+    """
     estimates = [
         as_object(island).get("estimated_seconds") for island in as_list(manifest.get("cpu", []))
     ]

@@ -351,7 +351,15 @@ def _tensor(order: Order, tensors: dict[str, Array], name: str) -> Array:
 
 
 def _result(order: Order, tensors: dict[str, Array], value: Value) -> Array:
-    """Return an output of the network, converted from its int8 tensor if necessary."""
+    """Return an output of the network as an array with the output's shape and element type.
+
+    If the output was only computed as int8, it is converted from the int8 tensor.
+
+    Args:
+        order: the steps of the artifact.
+        tensors: the tensors that exist, by name.
+        value: name, shape and element type of the output.
+    """
     result = tensors.get(value.name)
     if result is None or (result.dtype == np.int8 and value.dtype != "int8"):
         result = _tensor(order, tensors, order.results[value.name])
@@ -391,7 +399,9 @@ def check_order(order: Order, ports: Ports) -> None:
 class _Tensors:
     """Checker of an execution order, which tracks the tensors that exist after each step.
 
-    It stores the number of elements and the element type of each tensor.
+    Attributes:
+        order: the execution order to check.
+        known: number of elements and element type of each tensor that exists, by name.
     """
 
     def __init__(self, order: Order) -> None:
@@ -425,10 +435,14 @@ class _Tensors:
             self.known[port.name] = _elements(port), port.dtype
 
     def _need(self, name: str) -> tuple[int, str]:
-        """Return the size and type of a tensor that a step reads.
+        """Return the number of elements and the element type of a tensor that a step reads.
 
-        If the tensor does not exist yet, the host has to be able to quantise it. Raises
-        `ValueError` otherwise.
+        Args:
+            name: name of the tensor. If it does not exist yet, the host has to be able to quantise
+                it.
+
+        Raises:
+            ValueError: the tensor does not exist and cannot be quantised.
         """
         if name not in self.known:
             value = self._value(name)
@@ -441,7 +455,14 @@ class _Tensors:
         return self.known[name]
 
     def _result(self, value: Value) -> None:
-        """Check that an output exists or can be converted from its int8 tensor."""
+        """Check that an output of the network exists or can be converted from its int8 tensor.
+
+        Args:
+            value: name, shape and element type of the output.
+
+        Raises:
+            ValueError: the output cannot be produced, or has another size.
+        """
         result = self.known.get(value.name)
         if result is None or (result[1] == "int8" and value.dtype != "int8"):
             held = self.order.results.get(value.name, "")

@@ -229,7 +229,14 @@ class SizedLibrary:
         )
 
     def _reason_against_padding(self, name: str) -> str:
-        """Return the manifest's reason why a dimension must not be padded, "" if there is none."""
+        """Return the manifest's reason why inputs must not be padded along a dimension.
+
+        Args:
+            name: name of the dynamic dimension.
+
+        Returns:
+            The reason after a colon, to be appended to an error message; "" if there is none.
+        """
         reasons = as_object(self.manifest.get("not_padded", {}))
         return f": {as_text(reasons[name])}" if name in reasons else ""
 
@@ -360,7 +367,12 @@ def _proportional(axis: Sequence[int], at: Sequence[Mapping[str, int]]) -> str:
 
 
 def _pad_array(array: Array, shape: Sequence[int] | None) -> Array:
-    """Pad an array with zeros at the end of each axis; return it unchanged if `shape` is None."""
+    """Pad an array with zeros at the end of each axis.
+
+    Args:
+        array: the array.
+        shape: the shape to reach, or None to return the array unchanged.
+    """
     if shape is None or array.shape == tuple(shape):
         return array
     larger = np.zeros(tuple(shape), array.dtype)

@@ -349,8 +349,14 @@ class _RewrittenMain:
     def _joined_rows(self, binding: Binding) -> bool:
         """Emit a concatenation of rows, some of which a recurrence wrote into one tensor.
 
-        Consecutive rows of that tensor are taken as one slice. Return False, and emit nothing, if
-        the operator is not such a concatenation.
+        Consecutive rows of that tensor are read as one slice.
+
+        Args:
+            binding: the operator.
+
+        Returns:
+            True if the concatenation was emitted. False, without emitting anything, if the operator
+            is not such a concatenation.
         """
         (parts,), shape = binding.args, binding.shape or ()
         axis = binding.value.attrs.axis
@@ -377,7 +383,13 @@ class _RewrittenMain:
     def _put_beside(self, binding: Binding, beside: PixelsBeside) -> bool:
         """Emit a rearrangement of channels to pixels on packed tensors.
 
-        Return False, and emit nothing, if the rearrangement is not possible on packed tensors.
+        Args:
+            binding: the last operator of the rearrangement.
+            beside: the rearrangement.
+
+        Returns:
+            True if the rearrangement was emitted. False, without emitting anything, if it is not
+            possible on packed tensors.
         """
         narrow = binding.var in self._in_bfloat16
         rearranged = self.tensors.channels_to_pixels(beside, bfloat16=narrow)
@@ -391,7 +403,12 @@ class _RewrittenMain:
         return True
 
     def result(self, expression: RelaxExpr) -> RelaxExpr:
-        """Return the expression of the network's results, in the model's layout."""
+        """Return the expression that the rewritten function returns.
+
+        Args:
+            expression: the result of the source network's `main`. Its variables are replaced by
+                tensors of the rewritten function, in the model's layout.
+        """
         known = {var: self.tensors.as_plain(var) for var in variables(expression)}
         return _replace_variables(expression, known)
 
@@ -515,10 +532,14 @@ def shape_of_parameter(parameter: TirBuffer) -> tuple[int, ...]:
 
 
 def _with_zero(numbers: Tensor, zero: Tensor) -> Tensor:
-    """Store the bits of an integer zero point in the first element of an array of scales.
+    """Return an array of scales in which the first element holds the bits of an integer zero point.
 
     The result has the form that `targets.steps.quantised.pack_scales` produces for a zero point
     that is known at compile time.
+
+    Args:
+        numbers: the array of scales, float32.
+        zero: the zero point, a tensor with one element.
     """
     bits = tirx.reinterpret("float32", tirx.Cast("int32", zero[(0,) * zero.ndim]))
     return te.compute(
@@ -527,7 +548,12 @@ def _with_zero(numbers: Tensor, zero: Tensor) -> Tensor:
 
 
 def _in_blocks(shape: tuple[int, ...], block: int) -> tuple[int, ...]:
-    """Return the shape of a packed tensor after its block size is changed."""
+    """Return the shape of a packed tensor after a change of its block size.
+
+    Args:
+        shape: shape (n, c / old block, h, w, old block).
+        block: the new number of channels per block.
+    """
     n, count, height, width, old_block = shape
     return n, count * old_block // block, height, width, block
 
@@ -541,7 +567,12 @@ def _constant(array: Array) -> RelaxConstant:
 
 
 def _replace_variables(value: RelaxExpr, known: Mapping[RelaxVar, RelaxExpr]) -> RelaxExpr:
-    """Return an expression in which variables are replaced by other expressions."""
+    """Return an expression in which variables are replaced by other expressions.
+
+    Args:
+        value: the expression.
+        known: replacement of each variable. Variables without a replacement remain.
+    """
     if isinstance(value, relax.Var):
         return known.get(value, value)
     if isinstance(value, relax.Tuple):

@@ -179,15 +179,21 @@ def packed_norm(
 
 
 def _block(read: int, wide: bool) -> int:
-    """Return the block size of a result, given the block size `read` of the input.
+    """Return the number of channels per block of an operator's result.
 
-    The block size is limited to `FLOAT_BLOCK` unless `wide` is set.
+    Args:
+        read: channels per block of the input.
+        wide: keep the input's block size even if it exceeds `FLOAT_BLOCK`.
     """
     return read if wide else min(read, FLOAT_BLOCK)
 
 
 def _is_by_tensor(binding: Binding) -> bool:
-    """Return whether a quantisation has one constant scale and zero point for the whole tensor."""
+    """Return whether a quantisation has one constant scale and zero point for the whole tensor.
+
+    Args:
+        binding: the operator, whose arguments after the first are the scale and the zero point.
+    """
     return all(
         isinstance(arg, GenericConst) and arg.value.numpy().size == 1 for arg in binding.args[1:]
     )
@@ -304,9 +310,17 @@ def resize_image(tensors: PackedTensors, binding: Binding) -> tuple[RelaxExpr, i
 def _resize_to_nearest(
     tensors: PackedTensors, binding: Binding, block: int
 ) -> tuple[RelaxExpr, int] | None:
-    """Resize a packed image with TVM's operator for blocks of channels.
+    """Resize a packed image, copying the nearest source pixel to each result pixel.
 
-    One source position is computed per block of channels. Return None for unsupported forms.
+    One source position is computed per block of channels.
+
+    Args:
+        tensors: the tensors of the rewritten network that exist so far.
+        binding: the operator.
+        block: channels per block.
+
+    Returns:
+        The result and its block size, or None if the operator has an unsupported form.
     """
     attrs = binding.value.attrs
     if attrs.layout != "NCHW" or attrs.coordinate_transformation_mode == "tf_crop_and_resize":
@@ -328,7 +342,16 @@ def _is_over_pixels(binding: Binding) -> bool:
 
 
 def _gather(tensors: PackedTensors, binding: Binding, block: int) -> tuple[RelaxExpr, int] | None:
-    """Gather whole images by constant, non-negative indices; return None for any other gather."""
+    """Gather whole images of a packed batch by constant, non-negative indices.
+
+    Args:
+        tensors: the tensors of the rewritten network that exist so far.
+        binding: the operator.
+        block: channels per block.
+
+    Returns:
+        The result and its block size, or None if the operator is not a gather of this form.
+    """
     data, places = binding.args
     shape = shape_of(data) or ()
     known = places.value.numpy() if isinstance(places, GenericConst) else np.array([-1])
@@ -389,7 +412,16 @@ def _choice(
 
 
 def _reshape(tensors: PackedTensors, binding: Binding, block: int) -> tuple[RelaxExpr, int] | None:
-    """Merge the channels of several images into one image, or split an image into several."""
+    """Merge the channels of several packed images into one image, or split an image into several.
+
+    Args:
+        tensors: the tensors of the rewritten network that exist so far.
+        binding: the reshape.
+        block: channels per block.
+
+    Returns:
+        The result and its block size, or None if the operator is another reshape.
+    """
     data, (n, c, h, w) = binding.args[0], binding.shape or ()
     before = shape_of(data) or ()
     if len(before) != 4 or before[2:] != (h, w) or c % block:

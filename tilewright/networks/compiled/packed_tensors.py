@@ -331,7 +331,14 @@ class PackedTensors:
         return self._builder.emit_te(_widen, stored, primfunc_name_hint="widen")
 
     def _some_form(self, known: PackedTensor) -> tuple[int, RelaxExpr] | None:
-        """Return the block size and expression of an available packed float32 layout, or None."""
+        """Return one of the packed float32 layouts in which a tensor is available.
+
+        Args:
+            known: the available layouts of the tensor.
+
+        Returns:
+            The block size and the expression, or None if there is no packed float32 layout.
+        """
         if not known.packed and known.bfloat16:
             block, stored = next(iter(known.bfloat16.items()))
             return block, self._widen(stored)

@@ -75,12 +75,17 @@ def calibrate_first_passes(
 def _integers(
     graph: IntegerGraph, model: onnx.ModelProto, feeds: Sequence[Feed]
 ) -> list[dict[str, Array]]:
-    """Run the model in onnxruntime, and return the int8 values of the graph for each sample.
+    """Run the model in onnxruntime, and return the int8 tensors of the graph for each sample.
 
-    The values are the quantised inputs and the results of the model's QuantizeLinear operators.
+    These tensors are the quantised inputs and the results of the model's QuantizeLinear operators.
+
+    Args:
+        graph: the integer graph.
+        model: the quantised model from which the graph was extracted.
+        feeds: samples, each with one array per input name.
 
     Returns:
-        One dictionary per sample, with arrays by value name. It also contains the sample's inputs.
+        One dictionary per sample, with arrays by tensor name. It also contains the sample's inputs.
     """
     written = {
         node.name: node.output[0] for node in model.graph.node

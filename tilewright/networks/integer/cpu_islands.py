@@ -63,10 +63,17 @@ def compiled_islands(graph: IntegerGraph) -> VMExecutable:
 def _uncompilable(
     graph: IntegerGraph, functions: Mapping[str, RelaxFunction]
 ) -> list[tuple[str, str]]:
-    """Return the (name, ONNX type) of the operators that TVM cannot compile.
+    """Return the operators of the CPU islands that TVM cannot compile.
 
     If the failing operator cannot be determined, all operators of the failing island are returned.
     If the failing island cannot be determined either, all operators of all islands are returned.
+
+    Args:
+        graph: the integer graph.
+        functions: Relax function of each island, by island name.
+
+    Returns:
+        (name, ONNX type) of each operator.
     """
     failing = first_uncompilable(functions)
     if failing is None:

@@ -143,7 +143,16 @@ def graph_of_import(
 def _refused_pools(
     graph: IntegerGraph, accept: Callable[[Workload], object]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the (operator name, reason) of separate max-pools that the accelerator rejects."""
+    """Find the separate max-pool layers that the accelerator cannot run.
+
+    Args:
+        graph: the integer graph.
+        accept: function that raises `WorkloadError` for a workload that the accelerator does not
+            support.
+
+    Yields:
+        Name of each operator, and the reason.
+    """
     for step in graph.steps:
         if isinstance(step, Layer) and step.workload.operator == "max_pool":
             try:
@@ -242,15 +251,22 @@ class _Extraction:
         )
 
     def _sources(self, names: Iterable[str]) -> set[str]:
-        """Return the computed values that are needed so that the values in `names` exist.
+        """Return the tensors that layers or the CPU must compute so that some tensors exist.
 
-        A concatenation or slice that needs no copy is replaced by the values of which it consists.
+        A concatenation or slice that needs no copy is replaced by the tensors of which it consists.
+
+        Args:
+            names: names of the tensors that must exist.
         """
         slices = self._tensors.slices
         return set(names) if slices is None else slices.sources(names)
 
     def _used_slices(self, read: Collection[str]) -> tuple[ChannelSlice, ...]:
-        """Return the copy-free concatenations and slices on which the values in `read` depend."""
+        """Return the concatenations and slices without a copy on which some tensors depend.
+
+        Args:
+            read: names of the tensors.
+        """
         slices = self._tensors.slices
         return () if slices is None else slices.leading_to(read)
 
@@ -287,7 +303,11 @@ class _Extraction:
         return True
 
     def _outputs(self) -> tuple[tuple[Value, ...], dict[str, str]]:
-        """Return the network's outputs, and the name of the value that contains each output."""
+        """Return the network's outputs, and which tensor contains each of them.
+
+        Returns:
+            The outputs, and the name of the tensor by output name.
+        """
         body = self._flat.module["main"].body.body
         by_var = self._flat.by_var
         while body in by_var and not by_var[body].args and by_var[body].op.endswith("Var"):
@@ -315,14 +335,21 @@ class _Extraction:
         ]
 
     def _reads(self) -> dict[str, set[str]]:
-        """Return the values that each layer or CPU node needs, by name of its result.
+        """Return the tensors that must be computed before each layer or CPU node can run.
 
-        A concatenation or slice that needs no copy is replaced by the values of which it consists.
+        A concatenation or slice that needs no copy is replaced by the tensors of which it consists.
+
+        Returns:
+            Names of the tensors, by the name of the tensor that the layer or CPU node writes.
         """
         return {name: self._sources(read) for name, read in self._reads_itself().items()}
 
     def _reads_itself(self) -> dict[str, set[str]]:
-        """Return the values that each layer or CPU node reads, by name of its result."""
+        """Return the tensors that each layer or CPU node reads directly.
+
+        Returns:
+            Names of the tensors, by the name of the tensor that the layer or CPU node writes.
+        """
         reads: dict[str, set[str]] = {}
         for layer in self._layers.steps:
             reads[layer.output] = {
@@ -386,7 +413,9 @@ Item = Layer | CpuNode
 
 @dataclass(frozen=True)
 class StepRun:
-    """A sequence of steps that contains either only layers or only CPU nodes.
+    """A sequence of consecutive steps that are either all layers or all CPU nodes.
+
+    A CPU node is a single operator that the CPU computes.
 
     Attributes:
         items: the layers or CPU nodes, in execution order.

@@ -39,7 +39,10 @@ Shape = tuple[int, ...]
 
 
 class NotALayer(Exception):
-    """Raised if a fused call has to stay on the CPU. The message states the reason."""
+    """Raised if a fused call cannot become a layer, so that the CPU has to compute it.
+
+    The message states the reason.
+    """
 
 
 @dataclass(frozen=True)
@@ -74,11 +77,11 @@ class MatmulLayer:
 class Products:
     """Converter of fused calls to integer products.
 
-    Methods raise `NotALayer` for a call that is not a product of integers, and `QuantisationError`
-    if its scales are only known at run time.
+    All methods raise `NotALayer` for a call that is not a product of integers, and
+    `QuantisationError` if its scales are only known at run time.
 
     Args:
-        tensors: for each variable of the network, the int8 value or CPU result that it stands for.
+        tensors: for each variable of the network, the int8 tensor or CPU result that it stands for.
         blocks: block sizes of the accelerator.
     """
 
@@ -101,10 +104,12 @@ class Products:
         return view
 
     def reshape_residual(self, view: View, shape: tuple[int, ...]) -> View:
-        """Return a value in the shape in which a layer can add it as a residual.
+        """Return an int8 tensor in a shape in which a layer can add it to its result.
+
+        The CPU reshapes the tensor if necessary.
 
         Args:
-            view: the value.
+            view: the tensor, with the shape and scale in which it is read.
             shape: shape of the layer's result.
         """
         own = self._t.values[view.value].shape
@@ -307,7 +312,11 @@ class Products:
             )  # fmt: skip
 
     def one_by_one(self, view: View) -> MatmulLayer:
-        """Return a 1×1 depthwise convolution that multiplies a value of any shape by 1."""
+        """Return a 1×1 depthwise convolution that multiplies an int8 tensor of any shape by 1.
+
+        Args:
+            view: the tensor, with the shape and scale in which it is read.
+        """
         shape = self._t.values[view.value].shape
         workload = identity_workload(shape, self._blocks)
         weight = np.ones((workload.out_channels, 1, 1, 1), np.int64)
@@ -426,10 +435,16 @@ T = TypeVar("T")
 
 
 def reached(made: T | None) -> T:
-    """Return `made`, or raise `NotALayer` if it is None.
+    """Raise `NotALayer` if a result of `networks.requantisation` is None.
 
     Functions of `networks.requantisation` return None if the ratio of two scales is too large or
     too small for a shift or factor.
+
+    Args:
+        made: the result.
+
+    Returns:
+        `made`, which is not None.
     """
     if made is None:
         raise NotALayer(FAR_APART)
@@ -458,7 +473,14 @@ def residual_step(call: IntegerCall, shifts: Integers) -> EpilogueOp | Literal[F
 
 
 def times(residual: EpilogueOp | None) -> int:
-    """Return the factor by which a residual is multiplied before it is added; 0 without one."""
+    """Return the factor by which a layer multiplies the tensor that it adds to its sums.
+
+    Args:
+        residual: the epilogue operation that adds the tensor, or None.
+
+    Returns:
+        The factor; 0 if the layer adds no tensor.
+    """
     if residual is None:
         return 0
     return residual.value if residual.kind == "weighted" else 1 << residual.value
@@ -488,7 +510,7 @@ def of_zero_point(product: MatmulLayer, weight: Real | Integers | None) -> Real:
 
 
 class Behind:
-    """The operations of a fused call after its sums: requantisation, clipping and activation.
+    """The steps of a fused call after its product: requantisation, clipping and activation.
 
     Args:
         match: the matched operators.
@@ -497,7 +519,7 @@ class Behind:
         output: scale of the output; None if the call does not end with a quantisation.
         relu: whether negative values are clipped to 0.
         upper: upper bound of the clipping as a real value, or None.
-        activation: another activation, or None.
+        activation: non-linear activation as an epilogue operation, or None.
     """
 
     def __init__(self, match: Match) -> None:

@@ -75,10 +75,14 @@ def fuse_pool(convolution: Workload, pool: Workload) -> Workload | None:
 
 
 def _keeps_order(w: Workload) -> bool:
-    """Return whether the epilogue is a non-decreasing function of the accumulators of a channel.
+    """Return whether a larger accumulator never gives a smaller result in a layer's epilogue.
 
-    The maximum can then be computed on the accumulators. This requires that no operation reverses
-    the order, that no accumulator overflows, and that the stored result is clipped to int8.
+    The maximum of a pool can then be computed on the accumulators. This requires that no operation
+    reverses the order, that no accumulator overflows, and that the stored result is clipped to
+    int8.
+
+    Args:
+        w: workload of the layer.
     """
     kinds = [op.kind for op in w.epilogue]
     behind = [op for place, op in enumerate(w.epilogue) if set(kinds[place:]) <= _CLIPS]
@@ -96,7 +100,10 @@ def _keeps_order(w: Workload) -> bool:
 
 
 def _tuned_form(workload: Workload, accelerator: Accelerator) -> Workload:
-    """Return the form in which a workload is tuned, which is equal for float and int8 networks."""
+    """Return the form in which a workload is tuned: padded, and with standard epilogue constants.
+
+    The form is equal for float and int8 networks.
+    """
     return canonical(pad_to_blocks(accelerator.form(workload), accelerator.blocks))
 
 

@@ -151,7 +151,14 @@ class _Proof:
                 raise _NotProved(f"output '{output.name}' depends on the size")
 
     def sizes(self, name: str) -> list[Shape]:
-        """Return the shape of a tensor at each size."""
+        """Return the shape of a tensor at each size of the dimension, the largest size first.
+
+        Args:
+            name: name of the tensor.
+
+        Raises:
+            _NotProved: the shape is only known at run time.
+        """
         known = [shapes.get(name) for shapes in self.shapes]
         if any(shape is None for shape in known):
             raise _NotProved(f"the shape of '{name}' is only known when the model runs")
@@ -237,13 +244,18 @@ correct prefix (see the documentation of this module)."""
 
 
 def _form(node: onnx.NodeProto) -> tuple[object, ...]:
-    """Return the properties of an operator that must be the same at each size."""
+    """Return what must not depend on the size: an operator's name, type, tensors and attributes."""
     attributes = sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
     return node.name, node.op_type, tuple(node.input), tuple(node.output), tuple(attributes)
 
 
 def _other_data_inputs(node: onnx.NodeProto, read: Sequence[str]) -> list[str]:
-    """Return the inputs after the first one that carry data, without inputs for sizes or axes."""
+    """Return the inputs of an operator that carry data, except the first one.
+
+    Args:
+        node: the operator.
+        read: names of the operator's inputs. Inputs that only state sizes or axes are left out.
+    """
     shaped = {"Slice", "Expand", "Tile", "Pad", "CumSum", "OneHot", "Resize", *MOVES, *REDUCTIONS}
     return [] if node.op_type in shaped else list(read[1:])
 
@@ -368,9 +380,13 @@ def _check_convolution(proof: _Proof, node: onnx.NodeProto) -> None:
 
 
 def _check_reshape(proof: _Proof, node: onnx.NodeProto) -> None:
-    """Check that a Reshape keeps the padding behind the data.
+    """Check that a Reshape of padded data keeps the padding at the end of each growing axis.
 
-    For each growing axis, the number of elements before it must be the same in input and output.
+    For each axis that grows with the dimension, the number of elements before it must be the same
+    in input and output.
+
+    Raises:
+        _NotProved: this is not the case.
     """
     before, behind = proof.growing_axes(node.input[0]), proof.growing_axes(node.output[0])
     pairs = zip(proof.sizes(node.input[0]), proof.sizes(node.output[0]), strict=True)

@@ -227,22 +227,22 @@ class RecurrentWriter:
         return self.emit("Slice", [source, *given], name)
 
     def _column(self, place: int) -> str:
-        """Return the name of a constant int64 vector with the single element `place`.
+        """Return the name of a constant int64 vector with a single element, a column index.
 
-        The constant is added on first use.
+        Args:
+            place: the index. The constant is added on first use.
         """
         if place not in self._columns:
             self._columns[place] = self.integers(f"column/{place}", [place])
         return self._columns[place]
 
     def columns(self, whole: str, sizes: Mapping[str, int]) -> list[str]:
-        """Cut a constant matrix into constants with consecutive columns.
-
-        If the constants already exist, they are not added again.
+        """Split a constant matrix into constants that hold consecutive columns.
 
         Args:
             whole: name of the matrix, of shape (rows, columns).
-            sizes: number of columns of each part, by suffix of the part's name.
+            sizes: number of columns of each part, by suffix of the part's name. Constants that
+                already exist are not added again.
 
         Returns:
             Names of the parts.
@@ -298,7 +298,7 @@ class RecurrentWriter:
 
 @dataclass(frozen=True)
 class Direction:
-    """Constants and inputs that all steps of one direction of a recurrent operator read.
+    """What all steps of one direction (forward or reverse) of a recurrent operator have in common.
 
     Attributes:
         prefix: prefix of the names of the direction's operators.

@@ -108,6 +108,9 @@ def _is_dilated_same(node: onnx.NodeProto) -> bool:
 
 
 def _needs_size(node: onnx.NodeProto) -> bool:
-    """Return whether the pads depend on the size of the input, which they do only with a stride."""
+    """Return whether an operator's SAME padding depends on the size of its input.
+
+    This is the case for a dilated convolution or pool with a stride above 1.
+    """
     strided = any(a.name == "strides" and set(a.ints) != {1} for a in node.attribute)
     return strided and _is_dilated_same(node)

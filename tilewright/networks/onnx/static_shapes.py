@@ -279,7 +279,7 @@ def complete_shapes(normal: NormalGraph) -> bool:
 
 
 def _element_type(text: str) -> int:
-    """Return the ONNX element type for a type name of onnxruntime, such as "float"."""
+    """Convert onnxruntime's name of an element type, such as "float", to ONNX's enumeration."""
     names = {"float": "FLOAT", "double": "DOUBLE", "bool": "BOOL", "string": "STRING"}
     return int(onnx.TensorProto.DataType.Value(names.get(text, text.upper())))
 

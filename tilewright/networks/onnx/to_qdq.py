@@ -139,11 +139,14 @@ class _Rewriter:
         return self._over_rows(nodes, axis) if rows else nodes
 
     def _over_rows(self, nodes: list[onnx.NodeProto], axis: int) -> list[onnx.NodeProto]:
-        """Make a Softmax normalise over all axes from `axis` on, by flattening its input.
+        """Make a Softmax normalise over several axes instead of one, by flattening its input.
 
         Args:
-            nodes: the DequantizeLinear, the Softmax and the QuantizeLinear.
-            axis: the first axis.
+            nodes: the DequantizeLinear, the Softmax and the QuantizeLinear. The Softmax is changed.
+            axis: first of the axes. The Softmax normalises over this axis and all axes after it.
+
+        Returns:
+            The operators, including those that flatten the input and restore the shape.
         """
         before, softmax, after = nodes
         data, result = softmax.input[0], softmax.output[0]
@@ -374,7 +377,14 @@ class _DynamicRewriter:
             self._normal.absorbed[name] = Absorbed(product, "scale of the product")
 
     def _scaled_product(self, node: onnx.NodeProto) -> _ScaledProduct | None:
-        """Match an integer product with its Cast and Mul; return None for any other form."""
+        """Match an integer product with the Cast and the Mul that convert its sums to float.
+
+        Args:
+            node: the integer product, a ConvInteger or a MatMulInteger.
+
+        Returns:
+            The matched operators, or None if they have any other form.
+        """
         cast = self._sole_reader(node.output[0], "Cast")
         scaled = None if cast is None else self._sole_reader(cast.output[0], "Mul")
         if cast is None or scaled is None or node.domain not in STANDARD_DOMAINS:
@@ -405,10 +415,15 @@ class _DynamicRewriter:
         return reader if known else None
 
     def _activation(self, tensor: str, zero: str) -> _Operand | None:
-        """Return an operand that a DynamicQuantizeLinear writes.
+        """Return a tensor that a DynamicQuantizeLinear writes, as the operand of a product.
 
-        Return None if another operator writes the tensor, or if `zero` is not the zero point that
-        the DynamicQuantizeLinear writes.
+        Args:
+            tensor: name of the tensor.
+            zero: name of the zero point with which the product reads it.
+
+        Returns:
+            The operand. None if another operator writes the tensor, or if `zero` is not the zero
+            point that the DynamicQuantizeLinear writes.
         """
         maker = self._makers.get(tensor)
         if maker is None or maker.op_type != QUANTISES or maker.output[0] != tensor:
@@ -417,10 +432,16 @@ class _DynamicRewriter:
         return _Operand(tensor, scale, zero) if zero == own_zero else None
 
     def _weight(self, node: onnx.NodeProto, scale: str, zero: str) -> _Operand | None:
-        """Return a constant operand.
+        """Return the constant weights of an integer product as an operand.
 
-        Return None if its scale or its zero point is not a constant with one value per tensor or
-        per channel.
+        Args:
+            node: the integer product.
+            scale: name of the scale of the weights.
+            zero: name of their zero point.
+
+        Returns:
+            The operand. None if the scale or the zero point is not a constant with one value per
+            tensor or per channel.
         """
         weight, axis = self._tensors[node.input[1]], CHANNEL_AXIS[node.op_type]
         if len(weight.dims) <= axis:
@@ -443,7 +464,17 @@ class _DynamicRewriter:
         return _Operand(weight.name, *names, axis if scales.ndim else None)
 
     def _values(self, name: str, shape: Sequence[int]) -> NDArray[Any] | None:
-        """Return a constant in shape () or (channels,), or None if it has neither shape."""
+        """Return the values of a constant scale or zero point.
+
+        Args:
+            name: name of the constant.
+            shape: expected shape for one value per channel, whose first size is the number of
+                channels.
+
+        Returns:
+            Array of shape () or (channels,). None if the tensor is not a constant or has another
+            shape.
+        """
         tensor = self._tensors.get(name)
         if tensor is None or is_stub(tensor):
             return None
@@ -481,5 +512,10 @@ class _DynamicRewriter:
 
 
 def _other_input(node: onnx.NodeProto, name: str) -> str:
-    """Return the other input of an operator with two inputs, of which one is `name`."""
+    """Return the name of the second operand of an operator with two inputs.
+
+    Args:
+        node: the operator.
+        name: name of the first operand, which may be either input.
+    """
     return str(node.input[1 if node.input[0] == name else 0])

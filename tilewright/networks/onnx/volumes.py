@@ -31,6 +31,8 @@ Numbers = NDArray[Any]
 class Frames:
     """Tensors of a graph as volumes or as frames, and the operators that convert between both.
 
+    A volume has shape (n, c, d, h, w). Its frames are n · d images of shape (c, h, w).
+
     Args:
         normal: the graph.
 
@@ -79,7 +81,12 @@ class Frames:
         self._whole.update(node.output)
 
     def append(self, node: onnx.NodeProto) -> None:
-        """Append an operator of the original graph that was changed to read and write frames."""
+        """Append an operator of the original graph that was changed to read and write frames.
+
+        Args:
+            node: the operator, which still has the name of the volumes as its output. The output is
+                renamed and recorded as frames.
+        """
         name = node.output[0]
         node.output[0] = self.framed[name] = f"{name}/frames"
         self.nodes.append(node)
@@ -188,7 +195,14 @@ def as_frames(normal: NormalGraph) -> None:
 
 
 class _FrameWriter:
-    """Writes the operators of a graph one by one. Volumes are converted to frames where needed."""
+    """Writes the operators of a graph one by one, with volumes converted to frames.
+
+    A volume has shape (n, c, d, h, w). Its frames are n · d images of shape (c, h, w). An operator
+    for which no rule exists reads and writes volumes, as in the source graph.
+
+    Args:
+        normal: the graph.
+    """
 
     def __init__(self, normal: NormalGraph) -> None:
         self._frames = Frames(normal)
@@ -209,7 +223,13 @@ class _FrameWriter:
         return self._is_convolution(node) or self._is_transposed(node)
 
     def write(self, node: onnx.NodeProto) -> None:
-        """Append an operator, changed to read and write frames if a rule allows it."""
+        """Append an operator of the source graph.
+
+        It is changed to read and write frames if one of the rules applies to it.
+
+        Args:
+            node: the operator.
+        """
         for applies, rule in self._rules:
             if node.domain in STANDARD_DOMAINS and applies(node):
                 rule(node)
@@ -232,9 +252,7 @@ class _FrameWriter:
         infer_shapes(normal)
 
     def _is_windowed(self, node: onnx.NodeProto) -> bool:
-        """Return whether a node applies windows with explicit padding to volumes.
-
-        The node must have a single output.
+        """Return whether a convolution or pool of volumes has explicit padding and a single output.
         """
         single = len([name for name in node.output if name]) == 1
         padding = {a.name: a.s for a in node.attribute}.get("auto_pad", b"NOTSET")
@@ -270,10 +288,15 @@ class _FrameWriter:
         self._frames.append(node)
 
     def _sum_of_taps(self, node: onnx.NodeProto, source: str, windows: Indices) -> None:
-        """Write one convolution per depth index of the kernel, and add the results.
+        """Write a 3-D convolution as a sum of 2-D convolutions, one per depth index of the kernel.
 
         This form is used for grouped convolutions, where the frames under the kernel cannot simply
         be stacked as channels, because each group would need its own.
+
+        Args:
+            node: the 3-D convolution.
+            source: name of the frames that it reads.
+            windows: indices of the frames that each output frame reads, of shape (d, taps).
         """
         (data, weight), result, total = node.input[:2], node.output[0], ""
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
@@ -292,9 +315,14 @@ class _FrameWriter:
         self._frames.framed[result] = total
 
     def _windows(self, node: onnx.NodeProto, taps: int) -> Indices:
-        """Return the indices of the input frames that each output frame reads, of shape (d, taps).
+        """Return the indices of the input frames that each output frame reads.
 
-        Indices may lie outside the volume, in the padding.
+        Args:
+            node: the convolution or pool.
+            taps: length of its window along depth.
+
+        Returns:
+            Int array of shape (output depth, taps). Indices in the padding lie outside the volume.
         """
         numbers = _ints(node)
         stride, dilation = (numbers.get(name, (1,))[0] for name in ("strides", "dilations"))

@@ -288,7 +288,14 @@ class FormTable:
 
 
 def _row_of(form: OperatorForm) -> tuple[Row, str]:
-    """Return the table row of a form, and the ranks of the form's inputs as text."""
+    """Return the row of the form table to which an operator form belongs.
+
+    Args:
+        form: the form.
+
+    Returns:
+        The row's key, in which the ranks of the inputs are left out, and these ranks as text.
+    """
     parts = [_split_rank(text) for text in form.inputs]
     kinds = tuple(kind for kind, _ in parts)
     row = form.operator, form.since, form.attributes, form.outputs, kinds
@@ -296,7 +303,14 @@ def _row_of(form: OperatorForm) -> tuple[Row, str]:
 
 
 def _split_rank(text: str) -> tuple[str, str]:
-    """Split the text of an input into the text with "?" in place of the rank, and the rank."""
+    """Split the text of an operator's input in a form into the type and the rank.
+
+    Args:
+        text: element type and rank, such as "float32:4c"; "-" for an absent input.
+
+    Returns:
+        The text with "?" in place of the rank, and the rank.
+    """
     kind, colon, rest = text.partition(":")
     return (f"{kind}:?{rest[1:]}", rest[0]) if colon else (text, "-")
 

@@ -266,7 +266,7 @@ whereas a larger quantisation step distributes the same squared error over all i
 
 
 class Tail:
-    """Largest magnitudes of one tensor over all samples.
+    """Largest magnitudes of one tensor over all calibration samples.
 
     They are used to estimate the clipping error of values that exceed those in the samples.
     """
@@ -282,12 +282,12 @@ class Tail:
         self._top = _top(np.concatenate([self._top, _top(magnitudes)]))
 
     def unseen_error(self, limit: float) -> float:
-        """Estimate how much larger the squared clipping error is on new samples than so far.
+        """Estimate the additional squared clipping error on values that the samples do not contain.
 
-        The new samples are assumed to hold as many values as the seen samples. The amount by which
-        values exceed the tail's threshold is modelled by an exponential distribution. The clipping
-        error on the seen samples is subtracted, because the caller has already counted it. The
-        difference is multiplied by `WEIGHT`.
+        As many new values as in the samples are assumed. The amount by which values exceed the
+        tail's threshold is modelled by an exponential distribution. The clipping error on the
+        samples is subtracted, because the caller has already counted it. The difference is
+        multiplied by `WEIGHT`.
 
         Args:
             limit: magnitude at which values are clipped.
@@ -310,7 +310,7 @@ class Tail:
 
 
 def _top(magnitudes: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the `MOST_IN_TAIL` + 1 largest values, in any order, of shape (n,)."""
+    """Return the `MOST_IN_TAIL` + 1 largest values of a vector, in any order."""
     if magnitudes.size > MOST_IN_TAIL + 1:
         kept = MOST_IN_TAIL + 1
         magnitudes = np.partition(magnitudes, magnitudes.size - kept)[-kept:]

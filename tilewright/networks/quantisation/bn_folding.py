@@ -155,9 +155,13 @@ def _optimised(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _name_again(lean: onnx.ModelProto, normal: NormalGraph) -> None:
-    """Restore the names of operators that onnxruntime replaced by other operators.
+    """Give operators that onnxruntime created the names of the operators that they replace.
 
-    The operator that writes the same tensor gets the name of the replaced one.
+    A new operator replaces the operator that wrote the same tensor.
+
+    Args:
+        lean: the model after onnxruntime's optimisation, which is changed.
+        normal: the model before it.
     """
     present = {node.name for node in lean.graph.node}
     gone = {

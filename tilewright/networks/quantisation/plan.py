@@ -255,9 +255,13 @@ class _Planner:
         return self._types.get(tensor) == int(TensorProto.FLOAT)
 
     def _is_image(self, tensor: str) -> bool:
-        """Return whether a tensor is an image, of rank 4.
+        """Return whether a tensor of the model is an image, that is, has four dimensions.
 
-        A sequence of rank 3 that is only read by Unsqueeze counts as an image of height 1.
+        A sequence with three dimensions that is only read by Unsqueeze counts as an image of height
+        1.
+
+        Args:
+            tensor: name of the tensor.
         """
         readers = [node for node in self._normal.graph.node if tensor in node.input]
         is_sequence = self._rank(tensor) == 3 and {node.op_type for node in readers} == {

@@ -125,7 +125,10 @@ def _dynamic_quantise(bb: BlockBuilder, inputs: Inputs, _: OnnxAttributes) -> Re
 
 
 def _vector(value: RelaxExpr) -> RelaxExpr:
-    """Convert a constant of shape (1,) to a scalar, the usual form of per-tensor scales."""
+    """Convert a constant of shape (1,) to a scalar; return any other value unchanged.
+
+    Per-tensor scales are usually scalars.
+    """
     if isinstance(value, GenericConst) and shape_of(value) == (1,):
         return relax.const(value.value.numpy()[0], str(value.ty.dtype))
     return value
@@ -305,7 +308,17 @@ def _are_signed(inputs: Inputs) -> bool:
 
 
 def _without_minus_one(bb: BlockBuilder, divisor: RelaxExpr) -> tuple[RelaxExpr, RelaxExpr]:
-    """Return a mask of the elements that are −1, and the divisor with 1 in their place."""
+    """Replace the elements of an integer divisor that are −1 by 1.
+
+    Dividing the smallest integer by −1 would end the process.
+
+    Args:
+        bb: block builder of the importer.
+        divisor: the divisor.
+
+    Returns:
+        A mask of the elements that are −1, and the divisor with 1 in their place.
+    """
     dtype = str(divisor.ty.dtype)
     result = bb.emit(relax.op.equal(divisor, relax.const(-1, dtype)))
     return result, bb.emit(relax.op.where(result, relax.const(1, dtype), divisor))

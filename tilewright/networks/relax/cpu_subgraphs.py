@@ -80,12 +80,21 @@ def int8_variable(name: str, shape: Sequence[int]) -> RelaxVar:
 
 
 def reshape_tensor(holder: RelaxExpr, shape: Sequence[int]) -> RelaxExpr:
-    """Return an expression that reshapes a tensor."""
+    """Return an expression that reshapes a tensor.
+
+    Args:
+        holder: the tensor.
+        shape: the new shape.
+    """
     return relax.op.reshape(holder, tuple(shape))
 
 
 def transposed(holder: RelaxExpr) -> RelaxExpr:
-    """Return an expression that exchanges the last two axes of a tensor."""
+    """Return an expression that exchanges the last two axes of a tensor.
+
+    Args:
+        holder: the tensor.
+    """
     rank = len(holder.ty.shape)
     return relax.op.permute_dims(holder, [*range(rank - 2), rank - 1, rank - 2])
 
@@ -224,7 +233,11 @@ def function_of(
 def _called_functions(nodes: Sequence[CpuNode], flat: FlatGraph) -> list[GlobalVar]:
     """Return the TensorIR functions of the module that an island, or a constant in it, calls.
 
-    TVM's importer writes such functions for some operators.
+    TVM's importer writes TensorIR functions for some operators.
+
+    Args:
+        nodes: the bindings that the island computes.
+        flat: the graph.
     """
     result: dict[str, GlobalVar] = {}
     waiting, seen = [node.value for node in nodes], set()
