@@ -40,7 +40,7 @@ class NoSchedule(WorkloadError):
 
 
 class FusionSchedules:
-    """Schedules of workloads. A workload is tuned when its schedule is first needed.
+    """Schedules of the workloads of fused networks. Each workload is tuned on first use.
 
     The schedule of a workload never changes, so that costs of different labellings are comparable.
 
@@ -81,7 +81,13 @@ class FusionSchedules:
         return pick
 
     def untuned_workloads(self, workloads: Sequence[Workload]) -> list[Workload]:
-        """Return the distinct workloads that have no schedule yet and were not tuned in vain."""
+        """Return the distinct workloads that have no schedule yet.
+
+        Workloads for which tuning already found no valid schedule are left out.
+
+        Args:
+            workloads: the workloads to check.
+        """
         unknown = [
             workload for workload in dict.fromkeys(workloads) if self.known(workload) is None
         ]
@@ -89,6 +95,9 @@ class FusionSchedules:
 
     def schedules_for(self, workloads: Sequence[Workload]) -> list[Pick]:
         """Return one schedule per workload. Workloads that have none yet are tuned first.
+
+        Args:
+            workloads: the workloads.
 
         Raises:
             NoSchedule: a workload has no valid schedule.
@@ -212,7 +221,13 @@ class Evaluator:
         return evaluation
 
     def _layers(self, labels: Labelling) -> tuple[object, ...]:
-        """Return a key that is equal for labellings that give the same network."""
+        """Return a hashable description of a labelled network, under which its cost is cached.
+
+        Labellings that give the same network have the same description.
+
+        Args:
+            labels: the labelling: one bool per possible fusion.
+        """
         return tuple(
             (layer.names, layer.data, layer.output, layer.workload)
             for layer in self.problem.labelled(labels).layers
@@ -222,6 +237,9 @@ class Evaluator:
         """Simulate the network of a labelling, even if its cost is already in the cache.
 
         The result is not cached.
+
+        Args:
+            labels: the labelling: one bool per possible fusion.
 
         Raises:
             WorkloadError: a layer has no valid schedule, or the program cannot be loaded on a
@@ -236,17 +254,25 @@ class Evaluator:
         )
 
     def untuned_workloads(self, labels: Labelling) -> list[Workload]:
-        """Return the workloads that `__call__` would tune to evaluate a labelling."""
+        """Return the workloads that must be tuned before a labelling can be evaluated.
+
+        Args:
+            labels: the labelling: one bool per possible fusion.
+        """
         if labels in self._known:
             return []
         return self.schedules.untuned_workloads(self.problem.workloads(labels))
 
     def find_evaluation(self, labels: Labelling) -> Evaluation | None:
-        """Return the cost of a labelling, or None if it was not evaluated yet."""
+        """Return the cost of a labelling, or None if it was not evaluated yet.
+
+        Args:
+            labels: the labelling: one bool per possible fusion.
+        """
         return self._known.get(labels)
 
     def evaluations(self) -> list[Evaluation]:
-        """Return the evaluations of all labellings so far, in the order of the requests."""
+        """Return the evaluations of all labellings so far, in the order of their first request."""
         return list(self._known.values())
 
 

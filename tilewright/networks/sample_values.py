@@ -285,7 +285,13 @@ def base_integers(
 
 
 def _fill_arrays(kinds: Kinds, names: Sequence[str], value: int) -> dict[str, Array]:
-    """Return arrays filled with `value`, for the inputs whose integer type is large enough."""
+    """Return an array for each input in which all elements are equal to one integer.
+
+    Args:
+        kinds: shape and element type of each input, by name.
+        names: names of the inputs. Inputs of a type that cannot hold the integer are left out.
+        value: the integer.
+    """
     arrays = {}
     for name in names:
         shape, dtype = kinds[name]

@@ -73,13 +73,29 @@ class FusionSurrogate:
         self._changes: dict[tuple[int, tuple[bool, ...]], float] = {}
 
     def __call__(self, several: Sequence[Labelling]) -> list[float]:
-        """Return the predicted cycles of each labelling, in the order of `several`."""
+        """Return the predicted cycles of several labellings.
+
+        Args:
+            several: the labellings, each with one bool per possible fusion.
+
+        Returns:
+            One prediction per labelling, in the same order.
+        """
         parts = [self._parts(labels) for labels in several]
         self._price([key for some in parts for key in some])
         return [self._whole + sum(self._changes[key] for key in some) for some in parts]
 
     def _parts(self, labels: Labelling) -> list[tuple[int, tuple[bool, ...]]]:
-        """Return index and labels of each segment in which `labels` differs from the base."""
+        """Return the segments in which a labelling differs from the base labelling.
+
+        Segments are groups of decisions that influence each other.
+
+        Args:
+            labels: the labelling: one bool per possible fusion.
+
+        Returns:
+            Index of each of these segments, with the labels of its decisions.
+        """
         parts = []
         for number, places in enumerate(self.problem.segments):
             matching = tuple(labels[place] for place in places)

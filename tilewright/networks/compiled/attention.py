@@ -474,8 +474,7 @@ class _Rows:
         return body
 
     def _flat_index(self, indices: Place) -> Place:
-        """Convert the indices (head, row, column) to the index in a task's one-dimensional buffer.
-        """
+        """Convert indices (head, row, column) to the index in a task's 1-D buffer."""
         return [indices[1] * self._columns + indices[2]]
 
     def _place(self, number: int, axes: MovedAxes | None) -> FindPlace:

@@ -121,8 +121,7 @@ class Bfloat16Tensors:
         return max(wanted) if max(wanted) and fits else 0
 
     def _data(self, layer: KernelLayer) -> RelaxVar:
-        """Return the variable of the image, or of the volume's frames, that a layer's kernel reads.
-        """
+        """Return the variable of the image or frames that a layer's kernel reads."""
         taps = self._taps.get(layer.data)
         return layer.data if taps is None else taps.source
 
@@ -145,8 +144,7 @@ class Bfloat16Tensors:
         return user.op in WIDENED or (self._only_moves(user) and user.var in self)
 
     def _is_moved(self, var: RelaxVar) -> bool:
-        """Return whether a kernel or an operator that only moves data writes a variable to memory.
-        """
+        """Return whether a kernel or a data movement writes a variable to memory."""
         return var in self._layers or self._only_moves(self._flat.by_var[var])
 
     def _is_kept(self, user: Binding) -> bool:

@@ -63,8 +63,7 @@ def taking_out(weights: list[Array]) -> Pass:
 
 
 def _content(constant: RelaxConstant) -> bytes:
-    """Return a digest of a constant's type, shape and values. Equal constants have equal digests.
-    """
+    """Return a digest of a constant's type, shape and values, by which duplicates are found."""
     array = constant.value.numpy()
     head = f"{array.dtype} {array.shape} ".encode()
     return hashlib.sha256(head + memoryview(array).cast("B")).digest()

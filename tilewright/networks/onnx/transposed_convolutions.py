@@ -313,13 +313,16 @@ class _PixelWriter:
         self, tail: str, kinds: tuple[_Kind, _Kind],
         weight: onnx.TensorProto, bias: onnx.TensorProto | None,
     ) -> str:  # fmt: skip
-        """Append a convolution that computes some of the output pixels, and return its result's name.
+        """Append a convolution that computes some of the output pixels.
 
         Args:
             tail: suffix of the names of new operators and tensors.
             kinds: the kind of pixels along the height, and the kind along the width.
             weight: weights of the transposed convolution.
             bias: its bias, or None.
+
+        Returns:
+            The name of the convolution's result.
         """
         inputs = [self._node.input[0], self._weights(f"weights_{tail}", kinds, weight)]
         if bias is not None:

@@ -252,8 +252,7 @@ class _FrameWriter:
         infer_shapes(normal)
 
     def _is_windowed(self, node: onnx.NodeProto) -> bool:
-        """Return whether a convolution or pool of volumes has explicit padding and a single output.
-        """
+        """Return whether an operator is a convolution or pool with explicit padding and one output."""
         single = len([name for name in node.output if name]) == 1
         padding = {a.name: a.s for a in node.attribute}.get("auto_pad", b"NOTSET")
         pads = _ints(node).get("pads", (0,))

@@ -197,9 +197,10 @@ class _Partitioner:
         return list({id(cluster): cluster for cluster in cluster_by_node.values()}.values())
 
     def _levels(self) -> list[int]:
-        """Return the level of each node, which increases with each change between code and onnxruntime.
+        """Return the level of each node, which states where changes to and from onnxruntime occur.
 
-        See the module's documentation. The nodes are in topological order.
+        The level increases with each change between compiled code and onnxruntime; see the module's
+        documentation. The nodes are in topological order.
         """
         clusters = self._clusters()
         cluster_of = {i: n for n, cluster in enumerate(clusters) for i in cluster}
@@ -236,7 +237,7 @@ class _Partitioner:
         return self._connected_components(levels)
 
     def _connected_components(self, levels: Sequence[int]) -> list[_Group]:
-        """Return the connected groups of operators that onnxruntime runs and that have the same level.
+        """Return the connected groups of operators in onnxruntime that have the same level.
 
         Args:
             levels: level of each node.

@@ -209,8 +209,7 @@ class _Power:
 
 
 class _Moments:
-    """Accumulates the Pearson correlation of a float tensor x and its int8 version y over samples.
-    """
+    """Accumulates the Pearson correlation of a float tensor x and its int8 version y."""
 
     def __init__(self) -> None:
         self._sums = np.zeros(6)

@@ -311,9 +311,12 @@ _KEEPS_SCALE = frozenset((RELU, MAX_POOL, *RESHAPES, "relax.permute_dims"))
 
 
 def _first_integer(chain: Sequence[Link]) -> int:
-    """Return the length of the chain up to and including its first quantisation.
+    """Return the length of a chain up to and including its first quantisation.
 
     A following ReLU or clip is included if its result is quantised with the same scale.
+
+    Args:
+        chain: operations after an anchor that can be fused into it.
     """
     end = next((i for i, link in enumerate(chain) if link.kind == "quantise"), len(chain) - 1)
     for i in range(end + 3, len(chain), 3):
@@ -328,9 +331,12 @@ def _first_integer(chain: Sequence[Link]) -> int:
 
 
 def _last_integer(chain: Sequence[Link]) -> int:
-    """Return the length of the chain without a trailing addition that is not quantised again.
+    """Return the length of a chain without a trailing addition that is not quantised again.
 
     If there is such an addition, the chain ends with the last quantisation.
+
+    Args:
+        chain: operations after an anchor that can be fused into it.
     """
     last = max((i for i, link in enumerate(chain) if link.kind == "quantise"), default=-1)
     open_sum = last >= 0 and any(link.kind == "add" for link in chain[last:])
@@ -354,9 +360,9 @@ def _follows(link: Link, chain: Sequence[Link], least: int) -> bool:
 
 
 def _is_end(link: Link) -> bool:
-    """Return whether a chain may end with a step.
+    """Return whether a chain of fused operations may end with this operation.
 
-    An accelerator cannot write dequantised values.
+    It must not end with a dequantisation, because an accelerator cannot write dequantised values.
     """
     return link.kind != "dequantise"
 
@@ -387,7 +393,11 @@ def _is_constant_scale(flat: FlatGraph, binding: Binding) -> bool:
 
 
 def _bounds(clip: Binding) -> tuple[float, float] | None:
-    """Return the bounds of a clip between 0 and a positive number, or None for other clips."""
+    """Return the bounds of a clip to a range from 0 to a positive number.
+
+    Returns:
+        0 and the positive number, or None for any other clip.
+    """
     low, high = (_number(arg) for arg in clip.args[1:])
     return (0.0, high) if low == 0 and high is not None and high > 0 else None
 
@@ -425,7 +435,14 @@ def quantisation_of(flat: FlatGraph, value: RelaxExpr) -> Quantisation | None:
 
 
 def quantisation(binding: Binding) -> Quantisation | None:
-    """Return the quantisation of a quantise or dequantise operator, or None for others."""
+    """Return the type, scale and zero point of a quantise or dequantise operator.
+
+    Args:
+        binding: the operator.
+
+    Returns:
+        The quantisation, or None for any other operator.
+    """
     if binding.op not in (QUANTISE, DEQUANTISE):
         return None
     integer = binding.var if binding.op == QUANTISE else binding.args[0]
@@ -439,9 +456,14 @@ def _scales(binding: Binding) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def _widened_quantisation(flat: FlatGraph, binding: Binding) -> Quantisation | None:
-    """Return the quantisation of int32(x) − zero, the form in which integer operators read int8.
+    """Match int32(x) − zero, the form in which integer operators read an int8 or uint8 tensor.
 
-    The quantisation has no scale. The result is None for other expressions.
+    Args:
+        flat: the graph.
+        binding: the candidate.
+
+    Returns:
+        The type and zero point of x, as a quantisation without a scale. None for other expressions.
     """
     zero: tuple[float, ...] = (0,)
     if binding.op == "relax.subtract" and flat.is_constant(binding.args[1]):

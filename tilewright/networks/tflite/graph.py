@@ -99,7 +99,11 @@ class GraphBuilder:
         self.nodes.append(node)
 
     def is_unnamed(self, result: str) -> bool:
-        """Return whether a result still has the temporary name that `results_of` gave it."""
+        """Return whether a node's result still has the temporary name that `results_of` gave it.
+
+        Args:
+            result: name of the result.
+        """
         return result in self._unnamed
 
     def rename(self, result: str, name: str) -> None:
@@ -108,14 +112,24 @@ class GraphBuilder:
         node.output[list(node.output).index(result)] = name
 
     def rename_nodes(self, name: str, first: int) -> None:
-        """Free a node name: rename the nodes that have it, from index `first` on."""
+        """Give other names to the nodes with a given name, so that the name becomes free.
+
+        Args:
+            name: the name.
+            first: index of the first node that is considered.
+        """
         for node in self.nodes[first:]:
             if node.name == name:
                 node.name = self.node_names.take_free_name(f"{name}/given up")
                 self.node_names.release(name)
 
     def drop(self, results: Collection[str], first: int) -> None:
-        """Remove the nodes that compute any of `results`, from index `first` on."""
+        """Remove the nodes that compute some results.
+
+        Args:
+            results: names of the results.
+            first: index of the first node that is considered.
+        """
         kept = [node for node in self.nodes[first:] if set(results).isdisjoint(node.output)]
         self.nodes[first:] = kept
 

@@ -81,7 +81,7 @@ def _logical(op: str, writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _select(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert SELECT or SELECT_V2.
+    """Convert SELECT or SELECT_V2 to ONNX.
 
     The condition of SELECT may be a vector with one value per row.
     """
@@ -115,7 +115,7 @@ def _cast(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _floor_div(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert FLOOR_DIV.
+    """Convert FLOOR_DIV to ONNX.
 
     ONNX rounds the quotient of integers towards 0. If there is a remainder and exactly one operand
     is negative, this quotient is one larger than the rounded-down quotient.

@@ -214,7 +214,15 @@ class Writer:
         return place in self._values or self._native(place) is not None
 
     def layout(self, place: int) -> TfliteLayout:
-        """Return the layout in which a tensor exists; (n, c, h, w) if it exists in both layouts."""
+        """Return the layout in which a tensor exists in the ONNX graph.
+
+        Args:
+            place: tensor index.
+
+        Returns:
+            (n, c, h, w) if the tensor exists in both layouts, and the file's layout if it has not
+            been computed yet.
+        """
         return self._native(place) or FILED
 
     def constant(self, place: int, what: str) -> NDArray[Any]:
@@ -303,7 +311,12 @@ class Writer:
         return self.node("Cast", [name], "Cast", to=int(kind))
 
     def _real_form(self, place: int, layout: TfliteLayout) -> str:
-        """Return the name of a tensor's dequantised values, before conversion to a wider type."""
+        """Return the name of a tensor's dequantised values, before conversion to a wider type.
+
+        Args:
+            place: tensor index.
+            layout: layout in which the tensor is read.
+        """
         tensor = self.tensors[place]
         if place in self._values:
             axis = 0 if tensor.quantisation is None else tensor.quantisation.axis
@@ -548,7 +561,11 @@ class Writer:
         return str(node.name)
 
     def _forget(self, place: int) -> None:
-        """Remove the nodes and values that the current operator has written for a tensor."""
+        """Remove the nodes and constant values that the current operator has written for a tensor.
+
+        Args:
+            place: tensor index.
+        """
         names = set()
         for layout in TfliteLayout:
             for forms in (self._stored, self._real):
@@ -625,7 +642,14 @@ class Writer:
     # forms of a tensor
 
     def _native(self, place: int) -> TfliteLayout | None:
-        """Return a layout in which a tensor exists, or None if it has not been computed yet."""
+        """Return a layout in which a tensor exists, (n, c, h, w) if it exists in both.
+
+        Args:
+            place: tensor index.
+
+        Returns:
+            The layout, or None if the tensor has not been computed yet.
+        """
         for layout in (FIRST, FILED):
             if (place, layout) in self._stored or (place, layout) in self._real:
                 return layout
@@ -634,9 +658,13 @@ class Writer:
     def _begin_writing(self, place: int, layout: TfliteLayout) -> None:
         """Check that a tensor may be written, and record the operator that writes it.
 
+        Args:
+            place: tensor index.
+            layout: layout in which the tensor is written.
+
         Raises:
             Missing: the layout is (n, c, h, w), but the tensor is not an image.
-            ModelFileError: the tensor is already known.
+            ModelFileError: the tensor has already been written.
         """
         rank = len(self.tensors[place].shape)
         if layout is FIRST and rank != 4:
@@ -650,7 +678,14 @@ class Writer:
         self._written_by[place] = self._operator
 
     def _check_scale(self, place: int) -> None:
-        """Raise `Missing` if QuantizeLinear cannot produce the quantisation of an output."""
+        """Check that ONNX's QuantizeLinear can produce the integers of an output.
+
+        Args:
+            place: tensor index of the output.
+
+        Raises:
+            Missing: it has one scale per channel, a scale of 0, or 32-bit integers.
+        """
         quantisation = self.tensors[place].quantisation
         if quantisation is None:
             return
@@ -660,7 +695,7 @@ class Writer:
             raise Missing("its result is quantised to 32 bits")
 
     def _turn(self, place: int, layout: TfliteLayout, stored: str) -> str:
-        """Convert a stored image to a layout from the other layout.
+        """Convert an image to the other layout, and return its name.
 
         A Reshape is used instead of a Transpose if the order of the elements does not change.
 
@@ -714,7 +749,7 @@ class Writer:
     # names
 
     def _call(self, place: int, layout: TfliteLayout, result: str) -> str:
-        """Give a result the name of the tensor to which it is written.
+        """Rename a result to the tensor to which it is written.
 
         A result that already has the name of another tensor keeps its name.
 
@@ -733,7 +768,12 @@ class Writer:
         return name
 
     def _named(self, place: int, layout: TfliteLayout) -> str:
-        """Return a free name for a tensor in a layout, and record its type and shape."""
+        """Return an ONNX name for a tensor in a layout, and record its type and shape.
+
+        Args:
+            place: tensor index.
+            layout: the layout. The name of an image in the layout (n, c, h, w) ends with "/nchw".
+        """
         name = self.tensors[place].name or f"tensor{place}"
         if layout is FIRST:
             name = self._graph.tensor_names.take_free_name(f"{name}/nchw")
@@ -781,5 +821,10 @@ def _opset(source: TfliteGraph) -> int:
 
 
 def _turn_values(values: NDArray[Any], layout: TfliteLayout) -> NDArray[Any]:
-    """Convert the values of an image from the file's layout to the given layout."""
+    """Convert the values of a constant from the file's layout to the given layout.
+
+    Args:
+        values: the values. Only arrays with four dimensions are changed.
+        layout: the layout.
+    """
     return values.transpose(layout.value) if layout is FIRST and values.ndim == 4 else values
