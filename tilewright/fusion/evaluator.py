@@ -71,9 +71,15 @@ class FusionSchedules:
         self._table.add(workload, pick)
 
     def known(self, workload: Workload) -> Pick | None:
-        """Return the schedule of a workload, or None if the workload has to be tuned.
+        """Return the schedule of a workload, if it is known.
 
         The schedule may come from a different workload that has the same schedule space.
+
+        Args:
+            workload: the workload.
+
+        Returns:
+            The schedule, or None if the workload has to be tuned.
         """
         pick = self._found.get(workload) or self._table.closest_match(workload)
         if pick is not None:

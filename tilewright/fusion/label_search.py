@@ -75,7 +75,10 @@ class Objective:
         return np.array([self.asked[labels] for labels in several])
 
     def one(self, labels: Labelling) -> float:
-        """Return the cost of a single labelling (one bool per possible fusion).
+        """Return the cost of a single labelling.
+
+        Args:
+            labels: the labelling: one bool per possible fusion.
 
         Raises:
             FusionBudgetSpent: the labelling was not evaluated before, and the budget is spent.

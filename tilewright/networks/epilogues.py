@@ -185,9 +185,15 @@ def int8_notes(call: FusedCall) -> list[str]:
 
 
 def _output_quantisation(call: FusedCall) -> Quantisation | None:
-    """Return the quantisation of the call's output, or None if the call is not requantised.
+    """Return the quantisation of a call's output, which the last `quantise` step defines.
 
-    The last `quantise` step defines it. A ReLU after that step keeps the scale.
+    A ReLU after that step keeps the scale.
+
+    Args:
+        call: the layer with its fused steps.
+
+    Returns:
+        The quantisation, or None if no step quantises.
     """
     return next((s.quantisation for s in reversed(call.steps) if s.kind == "quantise"), None)
 
@@ -234,7 +240,11 @@ def float_obstacle(call: FusedCall) -> tuple[str, str] | None:
 
 
 def is_quantised_call(call: FusedCall) -> bool:
-    """Return whether any tensor of the call is quantised."""
+    """Return whether any tensor that a fused call reads or writes is quantised.
+
+    Args:
+        call: the layer with its fused steps.
+    """
     quantised = (call.data_quantisation, call.weight_quantisation)
     return any(quantised) or any(step.quantisation for step in call.steps)
 
@@ -282,7 +292,11 @@ def float_epilogue(call: FusedCall, mode: EpilogueMode) -> tuple[EpilogueOp, ...
 
 
 def computes_integers(call: FusedCall) -> bool:
-    """Return whether a layer reads integers directly instead of dequantised float32 values."""
+    """Return whether a layer's CPU kernel reads integers instead of dequantised float32 values.
+
+    Args:
+        call: the layer with its fused steps.
+    """
     return call.reads_integers
 
 

@@ -149,7 +149,7 @@ class Imported:
 
     @property
     def has_layers(self) -> bool:
-        """Whether the compiled part contains a pool or an operator with multiply-accumulates."""
+        """True if the compiled part contains a pool or an operator with multiply-accumulates."""
         if self.core is None:
             return False
         normal = self.core.normal

@@ -162,12 +162,12 @@ class Requantisation:
 
     @property
     def by_channel(self) -> bool:
-        """Whether channels have different shifts."""
+        """True if channels have different shifts."""
         return len(set(self.shifts.tolist())) > 1
 
     @property
     def is_possible(self) -> bool:
-        """Whether the shifts are within the limits of 32-bit accumulators."""
+        """True if the shifts are within the limits of 32-bit accumulators."""
         if self.by_channel:
             return bool(0 <= self.shifts.min() <= self.shifts.max() <= MAX_SHIFT)
         left = self.residual.value if self.residual and self.residual.kind == "residual" else 0
@@ -301,8 +301,8 @@ def check_sums(weight: NDArray[np.int8] | None, products: int, finished: Finishe
 def shift_of_channels(shifts: NDArray[np.integer]) -> EpilogueOp:
     """Return the epilogue operation that shifts each channel by its own number of bits.
 
-    Schedules are tuned for a range of shifts, not for their values. The operation's value states
-    this range: a narrow range that starts at the value, or any shifts if the value is 0.
+    The operation does not hold the shifts. Its value states their range (`EpilogueOp.shift_range`):
+    a narrow range that starts at the value, or any shifts if the value is 0.
 
     Args:
         shifts: right shifts of shape (channels,).

@@ -301,7 +301,15 @@ def _fill_arrays(kinds: Kinds, names: Sequence[str], value: int) -> dict[str, Ar
 
 
 def _try_inputs(reference: Reference, inputs: Feed) -> Feed | None:
-    """Return the outputs of the model, or None if it rejects the inputs."""
+    """Run the source model on inputs that it may reject.
+
+    Args:
+        reference: runs the source model.
+        inputs: arrays by input name.
+
+    Returns:
+        The outputs by name, or None if the model rejects the inputs.
+    """
     try:
         return reference(inputs)
     except InputError:

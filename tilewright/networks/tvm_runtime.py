@@ -123,7 +123,14 @@ def serialise_program(
 
 
 def inputs_of(layers: Sequence[Layer]) -> tuple[str, ...]:
-    """Return the names of the tensors that layers read but do not write, in order of first use."""
+    """Return the names of the tensors that a sequence of layers reads but does not write.
+
+    Args:
+        layers: the layers.
+
+    Returns:
+        The names, in order of first use.
+    """
     written = {layer.output for layer in layers}
     read = [name for layer in layers for name in layer.reads]
     return tuple(dict.fromkeys(name for name in read if name not in written))

@@ -199,10 +199,14 @@ def judged_units(problem: FusionProblem, evaluator: Evaluator) -> dict[DecisionG
 
 
 def _try_labels(evaluator: Evaluator, labels: Labelling) -> Evaluation | None:
-    """Evaluate a labelling.
+    """Evaluate a labelling, if its network can be built.
+
+    Args:
+        evaluator: simulates labellings.
+        labels: the labelling: one bool per possible fusion.
 
     Returns:
-        Its cost; None if a layer has no valid schedule or no board could load the program.
+        The evaluation; None if a layer has no valid schedule or no board could load the program.
     """
     try:
         return evaluator(labels)

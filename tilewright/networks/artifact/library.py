@@ -324,7 +324,13 @@ def _describe_source(
 
 
 def compiles_kernels(target: Target) -> CompilesKernels:
-    """Return the target, typed as a target that compiles kernels for a network's library.
+    """Check that a target can compile kernels for a network's library.
+
+    Args:
+        target: the target.
+
+    Returns:
+        `target`, with the type of targets that have this capability.
 
     Raises:
         ArtifactError: the target does not have this capability.

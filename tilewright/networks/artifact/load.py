@@ -169,9 +169,13 @@ class Artifact:
         return infer(self._order, self.program, self._cpu, inputs)[0]
 
     def _read(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return the inputs of the part up to the last layer.
+        """Return the inputs of the part up to the last layer, without those that only regions read.
 
-        Raises `InputError` if an input is missing or has another shape or type.
+        Args:
+            inputs: inputs of the network by name.
+
+        Raises:
+            InputError: an input is missing or has another shape or type.
         """
         if self.inputs is self._order.inputs:
             return inputs

@@ -82,14 +82,22 @@ class SteadyState:
 
 
 def busy(stages: Sequence[PipelineStage], resource: Resource) -> float:
-    """Return the seconds for which one image occupies a resource, summed over its stages."""
+    """Return the seconds for which one image occupies a resource, summed over its stages.
+
+    Args:
+        stages: stages of an image.
+        resource: "cpu" or "accelerator".
+    """
     return sum(stage.nanoseconds for stage in stages if stage.resource == resource) / 1e9
 
 
 def bound(stages: Sequence[PipelineStage]) -> float:
     """Return a lower bound on the seconds between the ends of successive images.
 
-    The resource that an image occupies for the longest time limits the throughput.
+    The bound is the time for which an image occupies the busier resource.
+
+    Args:
+        stages: stages of an image.
     """
     return max(busy(stages, "cpu"), busy(stages, "accelerator"))
 
@@ -227,10 +235,13 @@ class _Simulation:
 
 
 def steady_states(stages: Sequence[PipelineStage]) -> list[SteadyState]:
-    """Return the steady states for one image in flight, for two, and so on.
+    """Return the steady states of a pipeline with one image in flight, with two, and so on.
 
     The list ends with the first number of images whose interval is within 1 % of the lower bound,
     or with 16 images.
+
+    Args:
+        stages: stages of an image.
     """
     states: list[SteadyState] = []
     for in_flight in range(1, MOST_IN_FLIGHT + 1):
@@ -330,7 +341,11 @@ class PipelinePlan:
         return self.taken.dram_bytes - self.choices[0].dram_bytes
 
     def busy(self, resource: Resource) -> float:
-        """Return the seconds for which an image occupies a resource."""
+        """Return the seconds for which an image occupies a resource, summed over its stages.
+
+        Args:
+            resource: "cpu" or "accelerator".
+        """
         return busy(self.stages, resource)
 
 

@@ -58,7 +58,10 @@ def write_regions(
 
 
 def refuse_regions(folder: Path) -> None:
-    """Check that a C program can run an artifact, which must then not need onnxruntime.
+    """Check that an artifact needs no onnxruntime, so that a C program can run it.
+
+    Args:
+        folder: folder of the artifact.
 
     Raises:
         ArtifactError: onnxruntime runs some operators of the artifact.

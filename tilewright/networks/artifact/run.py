@@ -231,7 +231,12 @@ class ExactInputs:
     def fit(self, inputs: Mapping[str, Array]) -> bool:
         """Return whether arrays have exactly the expected names, shapes and element types.
 
-        The result is False for networks with inputs that are not tensors.
+        Args:
+            inputs: arrays by name.
+
+        Returns:
+            True if they can be used without conversion. Always False for networks with inputs that
+            are not tensors.
         """
         if self._has_containers or len(inputs) != self._count:
             return False

@@ -62,7 +62,11 @@ class Fit:
     crops: Mapping[str, tuple[slice, ...]]
 
     def crop_outputs(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the outputs without the part that results from padding."""
+        """Return the outputs of the library without the part that results from padding the inputs.
+
+        Args:
+            outputs: outputs of the library by name.
+        """
         return {
             name: array[self.crops[name]] if name in self.crops else array
             for name, array in outputs.items()
@@ -186,9 +190,13 @@ class SizedLibrary:
         return Fit(library, padded, crops)
 
     def _given_sizes(self, inputs: Mapping[str, Array]) -> dict[str, int]:
-        """Return the size of each dynamic dimension in the inputs.
+        """Return the size of each dynamic dimension in the inputs, by name of the dimension.
 
-        Raises `InputError` if an input is missing or does not fit, or if inputs disagree on a size.
+        Args:
+            inputs: arrays by input name.
+
+        Raises:
+            InputError: an input is missing or does not fit, or inputs disagree on a size.
         """
         result: dict[str, int] = {}
         for value in self.inputs:

@@ -207,7 +207,7 @@ class _Calls:
         return _is_call(value) and KERNEL in (self._module[value.args[0]].attrs or {})
 
     def _arguments(self, var: RelaxVar) -> list[RelaxExpr]:
-        """Return the arguments of the call that writes a variable."""
+        """Return the arguments of the function call that writes a variable."""
         return list(self._values[var].args[1].fields)
 
     def _writing_call(self, var: RelaxExpr) -> RelaxVar | None:

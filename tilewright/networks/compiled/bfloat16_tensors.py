@@ -69,9 +69,9 @@ class Bfloat16Tensors:
     def __contains__(self, var: RelaxVar) -> bool:
         """Return whether the tensor of a variable is stored in bfloat16.
 
-        This requires that the tensor is an image and not a result of the network, that all of its
-        readers can read bfloat16, and that the tensor is stored in memory at all (operators that
-        TVM fuses do not store the values between them).
+        The tensor must be an image and must not be a result of the network. All of its readers must
+        be able to read bfloat16. It must be stored in memory at all; operators that TVM fuses do
+        not store the values between them.
         """
         if not self._any or not self._is_image(var):
             return False

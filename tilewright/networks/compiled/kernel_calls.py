@@ -197,7 +197,11 @@ class _RewrittenMain:
         self.frames: list[bool] = []
 
     def kernel(self, layer: KernelLayer) -> None:
-        """Emit a call of a layer's kernel on packed tensors."""
+        """Append a call of a layer's kernel, which reads and writes packed tensors.
+
+        Args:
+            layer: the layer.
+        """
         code = self._kernels[layer.workload]
         wanted = [shape_of_parameter(parameter) for parameter in code.function.params]
         moved: list[tuple[int, MovedAxes]] = []
@@ -257,7 +261,13 @@ class _RewrittenMain:
         self.frames.append(taps is not None)
 
     def other(self, binding: Binding) -> None:
-        """Emit an operator that TVM compiles, on packed tensors where possible."""
+        """Append an operator without a kernel, which TVM compiles.
+
+        It computes on packed tensors where this is possible.
+
+        Args:
+            binding: the operator in the source network.
+        """
         beside = self._beside.get(binding.var)
         if beside is not None and self._put_beside(binding, beside):
             return
@@ -323,7 +333,11 @@ class _RewrittenMain:
         )
 
     def recurrence(self, recurrence: Recurrence) -> None:
-        """Emit a call of one function that computes all steps of a recurrence."""
+        """Append a call of one function that computes all steps of a recurrence.
+
+        Args:
+            recurrence: the recurrence, such as an unrolled LSTM.
+        """
         gates, *begin = (
             self.tensors.as_plain(var) for var in (recurrence.given, *recurrence.begin)
         )

@@ -215,14 +215,14 @@ class _Steps:
         raise _Unlike
 
     def _check_use(self, inside: frozenset[RelaxVar], results: Sequence[RelaxVar]) -> None:
-        """Check that operators outside the recurrence read only the state after each step.
+        """Check that other operators and the network's results read only the state after each step.
 
         Args:
             inside: all variables that the function for the recurrence computes.
             results: variable of the first state after each step.
 
         Raises:
-            _Unlike: another operator reads a further variable of the recurrence.
+            _Unlike: a further variable of the recurrence is read.
         """
         shown = set(variables(self.flat.module["main"].body.body))
         for var in inside.difference(results):
@@ -394,7 +394,14 @@ def part_of(flat: FlatGraph, binding: Binding) -> Part | None:
 
 
 def _integers(argument: RelaxExpr) -> list[int] | None:
-    """Return the elements of a tuple of known integers, or None for any other argument."""
+    """Return the elements of a Relax tuple of constant integers.
+
+    Args:
+        argument: an argument of a call.
+
+    Returns:
+        The integers, or None if the argument is not a tuple or an element is not constant.
+    """
     fields = getattr(argument, "fields", None)
     if fields is None or not all(
         isinstance(getattr(element, "value", None), int) for element in fields

@@ -114,12 +114,12 @@ class RowNest:
 
     @property
     def reduces(self) -> bool:
-        """Whether the nest reduces each row to one number."""
+        """True if the nest reduces each row to one number."""
         return self.stores[0].combiner is not None
 
     @property
     def maps(self) -> bool:
-        """Whether the nest computes a row from rows, element by element."""
+        """True if the nest computes a row from rows, element by element."""
         return bool(self.inner) and not self.reduces
 
     @property
@@ -204,9 +204,12 @@ def _writer(function: PrimFunc, blocks: Sequence[SBlock], lanes: int) -> _Writer
 
 
 def _row_sizes(blocks: Sequence[SBlock]) -> tuple[list[int], list[int]]:
-    """Return the sizes of the axes that select a row, and the sizes of the axes along a row.
+    """Return the sizes of the axes that select a row, and of the axes along a row.
 
     The sizes are read from the first block that is a reduction. Axes of size 1 are left out.
+
+    Args:
+        blocks: TensorIR blocks of the function, one per loop nest.
 
     Raises:
         NoRows: no block is a reduction.
@@ -623,9 +626,17 @@ class _Writer:
         T.buffer_store(buffer, value, place)
 
     def _loop_values(self, nest: RowNest, at: Place) -> dict[LoopVar, Expression]:
-        """Return the values of a nest's loop variables at a position along the row.
+        """Return the values that a nest's loop variables have at a position along the row.
 
-        Of the joined axes, the last axis gets the whole index and the others get 0.
+        If several axes are iterated by one loop, the last of them gets the whole index and the
+        others get 0.
+
+        Args:
+            nest: the nest.
+            at: indices of the position along the row.
+
+        Returns:
+            Value of each loop variable.
         """
         if not at:
             return dict(zip(nest.outer, self._row, strict=True))
@@ -680,10 +691,14 @@ def _split_index(index: Expression, sizes: Sequence[int]) -> list[Expression]:
 
 
 def _steps(nests: Sequence[RowNest]) -> list[list[RowNest]]:
-    """Group loop nests into steps, each of which is one loop over a row.
+    """Group loop nests into steps, each of which becomes one loop over a row.
 
-    A nest that needs a reduced number of the row comes in a later step than the reduction. Nests
-    that compute one number per row, without a loop over the row, have a step of their own.
+    A nest that reads the result of a reduction over the row comes in a later step than the
+    reduction. A nest that computes one number per row, without a loop over the row, forms a step of
+    its own.
+
+    Args:
+        nests: the loop nests, in order.
     """
     steps: list[list[RowNest]] = []
     for nest in nests:

@@ -237,15 +237,29 @@ def _fuse_average(convolution: Layer, average: Layer) -> Layer:
 
 
 def _join_workloads(convolution: Workload, average: Workload) -> Workload:
-    """Return one workload for a convolution and an average pool.
+    """Return one workload that computes a convolution and the average pool after it.
 
-    Raises `WorkloadError` if no single workload can compute both.
+    Args:
+        convolution: workload of the convolution.
+        average: workload of the average pool.
+
+    Raises:
+        WorkloadError: no single workload can compute both.
     """
     return convolution.with_patterns(Average(average.height, average.width, average.epilogue))
 
 
 def _reason(graph: IntegerGraph, average: Layer, convolution: Layer) -> str:
-    """Return why an average pool and the convolution before it cannot be fused, "" if they can."""
+    """Return why a global average pool and the convolution before it cannot be fused.
+
+    Args:
+        graph: the network.
+        average: the average pool.
+        convolution: the convolution that writes its input.
+
+    Returns:
+        The reason, "" if they can be fused.
+    """
     if not is_read_once(graph, {convolution.output}):
         return f"the result of {convolution.name} is read by other operators, too"
     taps, _ = average_weights(average.workload.height, average.workload.width)

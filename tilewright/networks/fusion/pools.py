@@ -67,7 +67,16 @@ def _pairs(graph: IntegerGraph) -> list[tuple[Layer, Layer]]:
 
 
 def _reason(graph: IntegerGraph, pool: Layer, convolution: Layer) -> str:
-    """Return why a pool and the convolution before it cannot be fused, "" if they can."""
+    """Return why a max-pool and the convolution before it cannot be fused.
+
+    Args:
+        graph: the network.
+        pool: the max-pool.
+        convolution: the convolution that writes its input.
+
+    Returns:
+        The reason, "" if they can be fused.
+    """
     if not is_read_once(graph, {convolution.output}):
         return f"the result of {convolution.name} is read by other operators, too"
     if not leaves_room(convolution):

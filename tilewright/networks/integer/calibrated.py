@@ -163,7 +163,14 @@ def _shift(largest: int) -> int:
 
 
 def _residual(layer: Layer) -> int | None:
-    """Return the left shift of the residual that a layer adds, or None if it adds none."""
+    """Return by how many bits a layer shifts the tensor that it adds to its sums to the left.
+
+    Args:
+        layer: the layer.
+
+    Returns:
+        The shift, or None if the layer adds no tensor.
+    """
     return next((op.value for op in layer.workload.epilogue if op.kind == "residual"), None)
 
 

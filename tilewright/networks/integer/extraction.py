@@ -401,7 +401,7 @@ class _Extraction:
 
 
 def _touched_values(step: Step) -> tuple[str, ...]:
-    """Return the names of the values that a step reads and writes."""
+    """Return the names of the tensors that a step (a layer or a CPU island) reads and writes."""
     if isinstance(step, CpuIsland):
         return (*step.inputs, *step.outputs)
     names = (step.data, step.residual, step.weight_from, step.output)
@@ -425,7 +425,7 @@ class StepRun:
 
     @property
     def is_cpu(self) -> bool:
-        """Whether the run consists of CPU nodes."""
+        """True if the run consists of CPU nodes."""
         return isinstance(self.items[0], CpuNode)
 
 
@@ -479,7 +479,15 @@ def _name(item: Item) -> str:
 
 
 def _needed_tensors(wanted: Iterable[str], reads: Mapping[str, Collection[str]]) -> set[str]:
-    """Return the wanted tensors and all tensors on which they depend, directly or indirectly."""
+    """Return all tensors on which some tensors depend, directly or indirectly.
+
+    Args:
+        wanted: names of the tensors.
+        reads: names of the tensors from which each tensor is computed, by its name.
+
+    Returns:
+        Names, including those in `wanted`.
+    """
     needed: set[str] = set()
     waiting = list(wanted)
     while waiting:

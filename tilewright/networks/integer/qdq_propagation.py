@@ -287,10 +287,13 @@ class QdqTensors:
         return View(name, shape, view.scale)
 
     def add_plain(self, binding: Binding) -> None:
-        """Process a binding that no layer computes.
+        """Record the result of an operator that no layer computes.
 
-        The variable is recorded as a view of an int8 value if possible. Otherwise, the CPU computes
-        it.
+        It is recorded as a view of an int8 tensor if the operator only reads or moves one.
+        Otherwise, the CPU computes the operator.
+
+        Args:
+            binding: the operator.
         """
         op, var = binding.op, binding.var
         if not binding.args and binding.op.endswith("Var"):

@@ -250,9 +250,13 @@ class _Graph:
         )
 
     def image(self, place: int) -> Shape | None:
-        """Return the shape (1, c, h, w) of the image whose flattened data a dense layer reads.
+        """Return the shape of the image that a dense layer reads in flattened form.
 
-        Returns None if the data are not an image that another call produces.
+        Args:
+            place: index of the dense layer's call.
+
+        Returns:
+            The shape (1, c, h, w), or None if the data are not an image that another call produces.
         """
         call = self.calls[place]
         name = call.inputs[0] if call.inputs else ""
@@ -264,7 +268,11 @@ class _Graph:
         return shape if one_row and flat and self.source(name) is not None else None
 
     def from_host(self, place: int) -> bool:
-        """Return whether the data of a call are an input of the network."""
+        """Return whether the data of a call are an input of the network.
+
+        Args:
+            place: index of the call.
+        """
         call = self.calls[place]
         if not self.examined.readers:
             return call.data_shape in self.examined.inputs.values()

@@ -136,7 +136,12 @@ def candidate_workload(
 
 
 def for_blocks(workload: Workload, blocks: Blocks) -> Workload:
-    """Adapt a workload that was extracted for other block sizes to the given block sizes."""
+    """Adapt a workload that was extracted for other block sizes to the given block sizes.
+
+    Args:
+        workload: the workload.
+        blocks: block sizes of the accelerator, to which batch and channels are padded.
+    """
     return pad_to_blocks(_without_passing(workload, blocks), blocks)
 
 

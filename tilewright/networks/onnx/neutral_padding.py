@@ -165,10 +165,16 @@ class _Proof:
         return [shape for shape in known if shape is not None]
 
     def growing_axes(self, name: str) -> list[int]:
-        """Return the axes of a tensor whose length is proportional to the size of the dimension.
+        """Return the axes of a tensor that grow with the dimension.
+
+        The length of a growing axis is proportional to the size of the dimension.
+
+        Args:
+            name: name of the tensor.
 
         Raises:
-            _NotProved: the rank depends on the size, or an axis changes without being proportional.
+            _NotProved: the number of axes depends on the size, or an axis changes without being
+                proportional.
         """
         sizes = self.sizes(name)
         if len({len(shape) for shape in sizes}) > 1:
@@ -186,14 +192,28 @@ class _Proof:
         return axes
 
     def constants(self, name: str) -> list[NDArray[Any]] | None:
-        """Return a constant's values at each size, or None if the tensor has no constant data."""
+        """Return the values of a constant in the graph of each size, the largest size first.
+
+        Args:
+            name: name of the tensor.
+
+        Returns:
+            The values, or None if the tensor is not a constant with data.
+        """
         known = [tensors.get(name) for tensors in self.tensors]
         if any(tensor is None or is_stub(tensor) for tensor in known):
             return None
         return [numpy_helper.to_array(tensor) for tensor in known if tensor is not None]
 
     def constant(self, name: str) -> NDArray[Any] | None:
-        """Return a constant that is the same at all sizes, or None for any other tensor."""
+        """Return the values of a constant that is the same at all sizes.
+
+        Args:
+            name: name of the tensor.
+
+        Returns:
+            The values, or None if the tensor is not constant or depends on the size.
+        """
         values = self.constants(name)
         if values is None or any(not np.array_equal(values[0], value) for value in values[1:]):
             return None
@@ -244,7 +264,10 @@ correct prefix (see the documentation of this module)."""
 
 
 def _form(node: onnx.NodeProto) -> tuple[object, ...]:
-    """Return what must not depend on the size: an operator's name, type, tensors and attributes."""
+    """Return an operator's name, type, tensors and attributes.
+
+    They must be the same at each size of the dimension.
+    """
     attributes = sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
     return node.name, node.op_type, tuple(node.input), tuple(node.output), tuple(attributes)
 

@@ -281,7 +281,10 @@ class _ImageWriter:
         self._append_image(node)
 
     def _is_reduction(self, node: onnx.NodeProto) -> bool:
-        """Return whether a node reduces exactly the last axis of a sequence, with constant axes."""
+        """Return whether a node reduces exactly the last axis of a sequence (n, c, length).
+
+        Its axes must be constant.
+        """
         if node.op_type not in REDUCTIONS or node.input[0] not in self._images:
             return False
         axes_lists = [list(a.ints) for a in node.attribute if a.name == "axes"]
@@ -307,7 +310,10 @@ class _ImageWriter:
             self._append(node)
 
     def _is_reshape(self, node: onnx.NodeProto) -> bool:
-        """Return whether a reshape gives the same result for a sequence and for its image."""
+        """Return whether a reshape gives the same result for a sequence and for its image.
+
+        A sequence has shape (n, c, length), and its image (n, c, 1, length).
+        """
         if not node.input or node.input[0] not in self._images:
             return False
         if node.op_type == "Flatten":
@@ -322,7 +328,7 @@ class _ImageWriter:
 
 
 def _axis(axis: int) -> int:
-    """Return the axis of an image that corresponds to an axis of its sequence."""
+    """Convert an axis of a sequence (n, c, length) to the axis of its image (n, c, 1, length)."""
     return (0, 1, HEIGHT + 1)[axis % 3]
 
 
@@ -333,7 +339,12 @@ def _move_axis(node: onnx.NodeProto) -> None:
 
 
 def set_ints(attribute: onnx.AttributeProto, values: Sequence[int]) -> None:
-    """Replace the list of integers in an attribute."""
+    """Replace the list of integers in an ONNX attribute, in place.
+
+    Args:
+        attribute: the attribute.
+        values: the new integers.
+    """
     del attribute.ints[:]
     attribute.ints.extend(values)
 

@@ -104,8 +104,8 @@ class _Raiser:
 
     Args:
         graph: the graph.
-        version: opset of the graph.
-        infos: types and shapes of tensors outside the graph, by name.
+        version: opset of the model.
+        infos: known types and shapes of tensors by name, including those of surrounding graphs.
     """
 
     def __init__(
@@ -158,7 +158,13 @@ class _Raiser:
     # attributes and inputs
 
     def _attribute(self, node: onnx.NodeProto, name: str, default: Any = None) -> Any:
-        """Remove an attribute from an operator and return its value (default: `default`)."""
+        """Remove an attribute from an operator and return its value.
+
+        Args:
+            node: the operator.
+            name: name of the attribute.
+            default: value that is returned if the operator does not have the attribute.
+        """
         for place, attribute in enumerate(node.attribute):
             if attribute.name == name:
                 value = helper.get_attribute_value(attribute)
@@ -227,10 +233,14 @@ class _Raiser:
         return self._constant(node, role, np.array(values, np.int64))
 
     def _drop_unread(self, node: onnx.NodeProto, kept: int = 1) -> None:
-        """Remove all outputs of an operator after the first `kept`.
+        """Remove the last outputs of an operator, which must not be read.
+
+        Args:
+            node: the operator.
+            kept: number of outputs that remain.
 
         Raises:
-            _NotRaisedError: one of these outputs is read.
+            _NotRaisedError: an output to be removed is read.
         """
         if not self._read.isdisjoint(name for name in node.output[kept:] if name):
             raise _NotRaisedError(node.op_type)

@@ -83,12 +83,20 @@ def obstacle(
 
 
 def input_at(node: onnx.NodeProto, place: int) -> str:
-    """Return the name of the input at index `place`, or "" if the operator does not have it."""
+    """Return the name of one of an operator's inputs.
+
+    Args:
+        node: the operator.
+        place: index of the input.
+
+    Returns:
+        The name, or "" if the operator does not have this input.
+    """
     return node.input[place] if place < len(node.input) else ""
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, object]:
-    """Return the explicit attributes of an operator by name."""
+    """Return the values of the attributes that an operator states explicitly, by name."""
     return {a.name: helper.get_attribute_value(a) for a in node.attribute}
 
 
@@ -288,7 +296,13 @@ class RecurrentWriter:
         return name
 
     def _add(self, name: str, shape: Shape, values: NDArray[np.generic] | None) -> None:
-        """Add a constant to the graph. If `values` is None, it is a float32 stub without data."""
+        """Add a constant to the graph.
+
+        Args:
+            name: full name of the constant.
+            shape: shape of the constant.
+            values: elements of the constant. If None, a float32 tensor without data is added.
+        """
         if values is None:
             self._normal.add_tensor(stub(name, shape, onnx.TensorProto.FLOAT))
         else:
@@ -298,7 +312,9 @@ class RecurrentWriter:
 
 @dataclass(frozen=True)
 class Direction:
-    """What all steps of one direction (forward or reverse) of a recurrent operator have in common.
+    """Constants and inputs that all steps of one direction of a recurrent operator read.
+
+    A direction is "forward" or "reverse".
 
     Attributes:
         prefix: prefix of the names of the direction's operators.

@@ -354,7 +354,12 @@ class _Estimate:
         return {node.output[0]: kept if node.op_type == "Shape" else size}
 
     def _model_of(self, node: onnx.NodeProto, known: Mapping[str, _Known]) -> onnx.ModelProto:
-        """Return a model of only this operator. Inputs with known values become constants."""
+        """Return a model that consists of a single operator, for shape inference.
+
+        Args:
+            node: the operator.
+            known: known properties of tensors, by name. Inputs with known values become constants.
+        """
         tensors, inputs = [], []
         for name in dict.fromkeys(filter(None, node.input)):
             tensor = known.get(name, _NOTHING)
@@ -399,7 +404,7 @@ class _Known:
 
     @property
     def is_small(self) -> bool:
-        """Whether the shape is known and has few elements."""
+        """True if the shape is known and has few elements."""
         return self.shape is not None and math.prod(self.shape) <= SMALL_ELEMENTS
 
     @property
@@ -418,7 +423,7 @@ _NOTHING = _Known(None, 0)
 
 
 def _describe_stored(tensor: onnx.TensorProto) -> _Known:
-    """Return the properties of a tensor that is stored in the model file."""
+    """Return the known properties of a constant that is stored in the model file."""
     shape = tuple(tensor.dims)
     small = not is_stub(tensor) and math.prod(shape) <= SMALL_ELEMENTS
     small = small and tensor.data_type in COMPUTABLE
@@ -449,7 +454,14 @@ def _asked_values(graph: onnx.GraphProto, known: Mapping[str, _Known]) -> set[st
 
 
 def _declared_tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, _Known]]:
-    """Yield the name and properties of each tensor whose type the graph states."""
+    """Yield the tensors whose element types the graph states.
+
+    Args:
+        graph: the graph.
+
+    Yields:
+        The name of a tensor, and its known shape and type.
+    """
     for info in (*graph.value_info, *graph.input, *graph.output):
         if info.type.WhichOneof("value") == "tensor_type":
             yield info.name, _Known(static_shape(info), info.type.tensor_type.elem_type)

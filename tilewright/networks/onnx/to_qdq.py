@@ -89,7 +89,14 @@ class _Rewriter:
         self._used.update(self._constants)
 
     def rewrite_node(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Return the operators that replace a node, or the node itself if it is not supported."""
+        """Return the operators in QDQ form that replace an operator.
+
+        Args:
+            node: the operator.
+
+        Returns:
+            The operators, or the operator itself if it is not supported.
+        """
         rules: dict[str, Callable[[onnx.NodeProto], list[onnx.NodeProto] | None]] = {
             "QLinearConv": self._conv,
             "QGemm": self._gemm,
@@ -122,9 +129,15 @@ class _Rewriter:
         )
 
     def _softmax(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        """Convert QLinearSoftmax, or return None if the model's opset has no equivalent.
+        """Convert a QLinearSoftmax to QDQ form.
 
         Its attribute `opset` selects the definition of Softmax, independently of the model's opset.
+
+        Args:
+            node: the QLinearSoftmax.
+
+        Returns:
+            The operators, or None if the model's opset has no equivalent.
         """
         attributes = {a.name: a.i for a in node.attribute}
         axis = attributes.get("axis", -1)  # the default is the same in all opsets, unlike Softmax's
@@ -241,9 +254,12 @@ class _Rewriter:
         return nodes
 
     def _scalar(self, name: str) -> str:
-        """Return the name of a scalar (shape ()) with the value of a one-element constant.
+        """Return the name of a constant with one element as a scalar of shape ().
 
-        Other constants keep their name. A scalar scale applies to the whole tensor.
+        A scalar scale or zero point applies to the whole tensor.
+
+        Args:
+            name: name of the constant. A constant with several elements keeps its name.
         """
         tensor = self._constants.get(name)
         if tensor is None or not tensor.dims or self._has_many_values(name):

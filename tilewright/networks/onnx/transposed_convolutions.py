@@ -133,7 +133,15 @@ def as_convolutions(normal: NormalGraph) -> None:
 
 
 def _upsampling(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> _Upsampling | None:
-    """Return the parameters of a transposed convolution, or None if its form is not supported."""
+    """Read the parameters of a transposed convolution of images.
+
+    Args:
+        node: the transposed convolution.
+        shapes: known shapes by tensor name.
+
+    Returns:
+        The parameters, or None if its form is not supported.
+    """
     if node.op_type != "ConvTranspose" or node.domain not in STANDARD_DOMAINS:
         return None
     data, weight = shapes.get(node.input[0], ()), shapes.get(node.input[1], ())

@@ -51,15 +51,22 @@ class Frames:
         self._names = {operator.name for operator in normal.operators}
 
     def is_volume(self, name: str) -> bool:
-        """Return whether a tensor has rank 5 and a known shape without empty dimensions."""
+        """Return whether a tensor holds volumes: five dimensions, none of them empty or unknown.
+
+        Args:
+            name: name of the tensor.
+        """
         shape = self.shapes.get(name, ())
         return len(shape) == VOLUME and min(shape) > 0
 
     def frames_of(self, name: str) -> str:
         """Convert volumes to frames, and return the name of the frames.
 
-        Volumes have the shape (n, c, d, h, w), and frames the shape (n · d, c, h, w).
         The conversion is written on first use.
+
+        Args:
+            name: name of the tensor of volumes, of shape (n, c, d, h, w). The frames have the shape
+                (n · d, c, h, w).
         """
         if name not in self.framed:
             n, c, d, h, w = self.shapes[name]
@@ -68,7 +75,11 @@ class Frames:
         return self.framed[name]
 
     def make_whole(self, name: str) -> None:
-        """Write the conversion of frames to volumes unless the volumes already exist."""
+        """Append the conversion of frames to volumes, unless the volumes already exist.
+
+        Args:
+            name: name of the tensor of volumes.
+        """
         if name in self.framed and name not in self._whole:
             n, c, d, h, w = self.shapes[name]
             apart = self.reshape(self.framed[name], f"{name}/depth", (n, d, c, h, w))
@@ -113,7 +124,13 @@ class Frames:
         return result
 
     def reshape(self, source: str, result: str, shape: Shape) -> str:
-        """Append a Reshape and return the name of its result."""
+        """Append a Reshape and return the name of its result.
+
+        Args:
+            source: name of the tensor to reshape.
+            result: name of the result.
+            shape: shape of the result.
+        """
         wanted = self._constant(f"{result}/shape", np.array(shape, np.int64))
         return self.add("Reshape", [source, wanted], result)
 
@@ -219,7 +236,7 @@ class _FrameWriter:
         self._rules = rules
 
     def convolves(self, node: onnx.NodeProto) -> bool:
-        """Return whether a node is a convolution that is rewritten."""
+        """Return whether a node is a 3-D convolution, possibly transposed, that is rewritten."""
         return self._is_convolution(node) or self._is_transposed(node)
 
     def write(self, node: onnx.NodeProto) -> None:
@@ -252,7 +269,10 @@ class _FrameWriter:
         infer_shapes(normal)
 
     def _is_windowed(self, node: onnx.NodeProto) -> bool:
-        """Return whether an operator is a convolution or pool with explicit padding and one output."""
+        """Return whether a node applies windows with explicit padding to volumes.
+
+        The node is a convolution or pool. It must have a single output, and no negative padding.
+        """
         single = len([name for name in node.output if name]) == 1
         padding = {a.name: a.s for a in node.attribute}.get("auto_pad", b"NOTSET")
         pads = _ints(node).get("pads", (0,))
@@ -445,7 +465,12 @@ class _FrameWriter:
         self._frames.append(node)
 
     def _without_depth(self, name: str) -> str:
-        """Return the name of a constant reshaped to broadcast with frames instead of volumes."""
+        """Return the name of a constant that is reshaped so that it broadcasts with frames.
+
+        Args:
+            name: name of the constant, which broadcasts with volumes (n, c, d, h, w). The reshaped
+                constant is added on first use.
+        """
         if len(self._constants[name].dims) < 3:
             return name
         return self._frames.derive_constant(name, "frames", lambda v: v.squeeze(-3))
@@ -494,5 +519,13 @@ def _taps_as_channels(weight: Numbers) -> Numbers:
 
 
 def _one_tap(tap: int, weight: Numbers) -> Numbers:
-    """Return the weights (o, c, kh, kw) at one depth index of weights (o, c, kd, kh, kw)."""
+    """Return the part of 3-D convolution weights that belongs to one depth index of the kernel.
+
+    Args:
+        tap: the depth index.
+        weight: weights of shape (o, c, kd, kh, kw).
+
+    Returns:
+        Weights of shape (o, c, kh, kw).
+    """
     return weight[:, :, tap]

@@ -199,7 +199,14 @@ class LastRegions:
         return data_inputs(self.whole)
 
     def seeded_inputs(self, seed: int = 0) -> dict[str, NDArray[Any]]:
-        """Draw random inputs of the network with `sample_values.seeded_inputs`, arrays by name."""
+        """Draw random inputs of the network.
+
+        Args:
+            seed: seed of the random generator.
+
+        Returns:
+            Arrays by input name, as `sample_values.seeded_inputs` draws them.
+        """
         kinds = {
             info.name: (self.shape_of(info), self.dtype_of(info))
             for info in self.inputs
@@ -208,12 +215,26 @@ class LastRegions:
         return seeded_inputs(kinds, seed)
 
     def shape_of(self, info: onnx.ValueInfoProto) -> tuple[int, ...]:
-        """Return the shape of an input or output; sizes that depend on values of tensors are −1."""
+        """Return the shape of an input or output of the network.
+
+        Args:
+            info: the input or output.
+
+        Returns:
+            The shape, with −1 for a size that depends on values of tensors.
+        """
         dimensions = info.type.tensor_type.shape.dim
         return tuple(d.dim_value if d.HasField("dim_value") else -1 for d in dimensions)
 
     def dtype_of(self, info: onnx.ValueInfoProto) -> str:
-        """Return the numpy name of the element type of an input or output, "str" for text."""
+        """Return the NumPy name of the element type of an input or output.
+
+        Args:
+            info: the input or output.
+
+        Returns:
+            The name; "str" for text.
+        """
         kind = info.type.tensor_type.elem_type
         return TEXT if kind == TensorProto.STRING else helper.tensor_dtype_to_np_dtype(kind).name
 
@@ -230,7 +251,14 @@ class LastRegions:
         return arrays
 
     def output_shape(self, name: str) -> tuple[int, ...] | None:
-        """Return the shape of an output, or None if its rank is unknown."""
+        """Return the shape of an output of the network.
+
+        Args:
+            name: name of the output.
+
+        Returns:
+            The shape, or None if the number of dimensions is unknown.
+        """
         info = next(output for output in self.whole.graph.output if output.name == name)
         return self.shape_of(info) if info.type.tensor_type.HasField("shape") else None
 

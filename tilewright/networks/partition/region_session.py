@@ -80,7 +80,11 @@ class RegionSession:
 
     @classmethod
     def for_region(cls, region: RegionModel, threads: int) -> RegionSession:
-        """Create a session for a region.
+        """Create an onnxruntime session for a region.
+
+        Args:
+            region: the region with its model.
+            threads: number of threads that onnxruntime uses, 0 for one per core.
 
         Raises:
             ImportFailedError: onnxruntime rejects the model.

@@ -74,7 +74,13 @@ def find_regions(normal: NormalGraph, reasons: Mapping[str, str]) -> list[Region
 
 
 def whole_region(normal: NormalGraph, regions: Iterable[Region]) -> Region:
-    """Return one region that contains all operators of a graph, with the causes of `regions`."""
+    """Return one region that contains all operators of a graph.
+
+    Args:
+        normal: the graph.
+        regions: the regions into which the graph was partitioned. The reasons why their operators
+            are not compiled are kept.
+    """
     causes = tuple(cause for region in regions for cause in region.causes)
     return Region(
         tuple(node.name for node in normal.graph.node),
@@ -158,7 +164,14 @@ class _Partitioner:
         return _Node(node.name, node.op_type, reads, writes, macs > 0)
 
     def _not_passable(self, names: Iterable[str]) -> str:
-        """Return the first tensor that cannot pass between compiled code and onnxruntime, or ""."""
+        """Return the first of some tensors that cannot pass between compiled code and onnxruntime.
+
+        Args:
+            names: names of the tensors.
+
+        Returns:
+            The name of the tensor, or "" if all can pass.
+        """
         return next((name for name in names if not self._is_passable(name)), "")
 
     def _why_not_passable(self, name: str) -> str:

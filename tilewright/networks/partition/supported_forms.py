@@ -115,10 +115,14 @@ class Forms:
                 self._opsets.setdefault("", self._opsets[name])
 
     def form_of(self, node: onnx.NodeProto) -> OperatorForm | None:
-        """Return the form of a node.
+        """Return the form of an operator: what it computes, independently of sizes and values.
 
-        Returns None if forms cannot describe one of its attributes, or if the element type or rank
-        of an input is unknown.
+        Args:
+            node: the operator.
+
+        Returns:
+            The form. None if forms cannot describe one of its attributes, or if the element type or
+            rank of an input is unknown.
         """
         domain = "" if node.domain in STANDARD_DOMAINS else node.domain
         schema = _schema(node.op_type, domain, self._opsets.get(domain, 1))
@@ -158,7 +162,11 @@ class Forms:
 
 
 def _is_variadic(parameters: Sequence[onnx.defs.OpSchema.FormalParameter]) -> bool:
-    """Return whether an operator has a variable number of inputs or outputs."""
+    """Return whether the number of an operator's inputs, or of its outputs, is variable.
+
+    Args:
+        parameters: description of the inputs, or of the outputs, in the ONNX standard.
+    """
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
     return bool(parameters) and bool(parameters[-1].option == variadic)
 
@@ -198,7 +206,15 @@ def _is_default(attribute: AttributeProto, schema: onnx.defs.OpSchema | None) ->
 
 
 def _default_of(attribute: AttributeProto, schema: onnx.defs.OpSchema | None) -> Any:
-    """Return the default value of an attribute, or None if it has no default."""
+    """Return the default value of an operator's attribute.
+
+    Args:
+        attribute: the attribute.
+        schema: definition of the operator in the ONNX standard, or None.
+
+    Returns:
+        The value, or None if the attribute has no default.
+    """
     known = None if schema is None else schema.attributes.get(attribute.name)
     if known is None or not known.default_value.type:
         return None
@@ -275,7 +291,11 @@ class FormTable:
 
     @classmethod
     def from_json(cls, rows: Json) -> FormTable:
-        """Read a table from the JSON data that `to_json` returned."""
+        """Create a table from its JSON representation.
+
+        Args:
+            rows: the JSON data that `to_json` returned.
+        """
         table = cls(())
         table._rows = {
             (

@@ -142,9 +142,16 @@ def observe(
 def _observe_largest(
     run: ModelRunner, tensors: Collection[str], feeds: Sequence[Feed]
 ) -> Observation:
-    """Return the largest magnitude of each tensor over all samples; NaN if a value is NaN.
+    """Measure the largest magnitude of each tensor over all samples.
 
-    The watched values of the first samples are kept, up to `KEPT_BYTES` in total.
+    Args:
+        run: function that returns the values of the tensors for a sample.
+        tensors: names of the tensors.
+        feeds: samples, arrays by input name.
+
+    Returns:
+        The magnitudes, NaN for a tensor with a NaN value, and up to `KEPT_BYTES` of values from the
+        first samples.
     """
     largest = dict.fromkeys(sorted(tensors), 0.0)
     kept: list[Watched] = []
@@ -230,7 +237,14 @@ def least_error_exponents(
 
 
 def _thin_out(values: NDArray[Any]) -> NDArray[Any]:
-    """Return at most `WATCHED_ELEMENTS` values of an array, evenly spaced, of shape (n,)."""
+    """Select evenly spaced values of an array, at most `WATCHED_ELEMENTS`.
+
+    Args:
+        values: array of any shape.
+
+    Returns:
+        Array of shape (n,).
+    """
     flat = values.ravel()
     step = -(-len(flat) // WATCHED_ELEMENTS)
     # An odd step does not select a fixed column of an image.
@@ -238,7 +252,14 @@ def _thin_out(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _magnitude(bounds: tuple[Any, Any]) -> float:
-    """Return the larger magnitude of two bounds of any shape; NaN if a bound contains NaN."""
+    """Return the larger magnitude of a lower and an upper bound.
+
+    Args:
+        bounds: the two bounds, numbers or arrays of any shape.
+
+    Returns:
+        The magnitude; NaN if a bound contains NaN.
+    """
     return float(np.max([np.abs(np.asarray(bound)).max(initial=0.0) for bound in bounds]))
 
 

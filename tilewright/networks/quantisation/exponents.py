@@ -65,7 +65,14 @@ class Exponents:
         return self.weights[name] - self.finer.get(name, np.zeros(1, np.int64))
 
     def least_of_weights(self, name: str) -> int | None:
-        """Return the smallest exponent of a group's weights, or None if it has no weights."""
+        """Return the smallest exponent of a group's weights.
+
+        Args:
+            name: name of the group's first operator.
+
+        Returns:
+            The exponent, or None if the group has no weights.
+        """
         return int(self.of_weights(name).min()) if name in self.weights else None
 
 
@@ -128,7 +135,12 @@ def shape_along(values: NDArray[Any], axis: int, rank: int) -> NDArray[Any]:
 
 
 def squared_error(values: NDArray[np.floating], exponent: int) -> float:
-    """Return the sum of squared errors of quantising an array to int8 with scale 2^exponent."""
+    """Return the sum of squared errors of quantising an array to int8.
+
+    Args:
+        values: array of any shape.
+        exponent: the exponent e of the scale 2^e.
+    """
     wide = np.asarray(values, np.float64)
     difference = _steps(wide, math.ldexp(1.0, -exponent))
     difference *= math.ldexp(1.0, exponent)

@@ -155,9 +155,13 @@ class _Planner:
         return QuantisationPlan(tuple(ordered), moves, frozenset(tensors), self._kept)
 
     def _group(self, call: FusedCall) -> Group:
-        """Return the operators of a fused call that form one layer.
+        """Return the operators of a fused call that become one int8 layer.
 
-        Raises `_NoGroup` if they have to stay in float.
+        Args:
+            call: the fused call.
+
+        Raises:
+            _NoGroup: the operators have to stay in float.
         """
         anchor = self._nodes.get(call.node)
         if anchor is None or anchor.op_type not in ANCHORS[call.operator]:
@@ -274,14 +278,26 @@ class _Planner:
 
 
 def _is_ragged(call: FusedCall) -> bool:
-    """Return whether an average pool divides by fewer pixels at the border than elsewhere."""
+    """Return whether an average pool divides by fewer pixels at the image border than elsewhere.
+
+    This is the case if it has padding that it does not count.
+    """
     return any(call.padding) and not call.count_include_pad
 
 
 def _present_names(normal: NormalGraph, names: Collection[str]) -> set[str]:
-    """Return the operators in `names`, or the operators that absorbed them in normalisation.
+    """Return the operators of the normalised model that compute the named operators.
 
-    Raises `UnknownName` for a name that the model does not have.
+    Args:
+        normal: the normalised model.
+        names: operator names of the original model.
+
+    Returns:
+        The names. For an operator that normalisation merged into another one, the name of the other
+        one.
+
+    Raises:
+        UnknownName: the model does not have one of the operators.
     """
     writers = {output: node.name for node in normal.graph.node for output in node.output}
     takers = {operator.name: writers.get(operator.outputs[0], "") for operator in normal.operators}

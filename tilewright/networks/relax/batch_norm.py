@@ -136,7 +136,12 @@ def _other_operand(binding: Binding, var: RelaxVar) -> RelaxExpr:
 
 
 def _adds_constant(flat: FlatGraph, binding: Binding) -> bool:
-    """Return whether a binding adds a constant per channel as its second operand."""
+    """Return whether an operator adds a constant with one value per channel.
+
+    Args:
+        flat: the graph.
+        binding: the operator. The constant must be its second operand.
+    """
     if binding.op != ADD or not flat.is_constant(binding.args[1]):
         return False
     return is_per_channel(binding.shape, shape_of(binding.args[1]), CHANNEL_AXIS)
@@ -237,7 +242,11 @@ class _Folded:
         return relax.op.add(data, self._expression(self._per_channel(self._sum)))
 
     def _per_channel(self, value: _Value) -> _Value:
-        """Reshape a value of shape (channels,) so that it broadcasts with the product's result."""
+        """Reshape one value per channel so that it broadcasts with the layer's result.
+
+        Args:
+            value: array or expression of shape (channels,).
+        """
         rank = len(self._fold.head.shape or ())
         return self._compute("reshape", value, (1, -1, *[1] * (rank - 2)))
 

@@ -57,9 +57,14 @@ def _clip(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr:
 
 
 def _constant_number(bound: RelaxExpr | None, otherwise: float) -> float | None:
-    """Return the value of a bound.
+    """Return the value of a bound of ONNX's Clip.
 
-    The result is `otherwise` if there is no bound, and None if the bound is computed at run time.
+    Args:
+        bound: the bound, or None if the Clip does not have it.
+        otherwise: value that is returned if there is no bound.
+
+    Returns:
+        The value, or None if the bound is computed at run time.
     """
     if bound is None:
         return otherwise
@@ -289,7 +294,11 @@ def _div(bb: BlockBuilder, inputs: Inputs, _: OnnxAttributes) -> RelaxExpr | Non
 
 
 def _mod(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr | None:
-    """Convert the remainder of signed integers, with the protection against crashes of `_div`."""
+    """Convert the remainder of signed integers so that no operands crash the process.
+
+    As in `_div`, a division of the smallest integer by −1 would crash. Return None, so that TVM's
+    converter is used, for other types.
+    """
     if not _are_signed(inputs):
         return None
     by_minus_one, divisor = _without_minus_one(bb, inputs[1])

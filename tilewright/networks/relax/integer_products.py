@@ -82,7 +82,11 @@ def integer_tensor(flat: FlatGraph, value: RelaxExpr) -> RelaxVar | None:
 
 
 def is_known(dequantised: Binding) -> bool:
-    """Return whether the scale and the zero point of a dequantisation are constants."""
+    """Return whether the scale and the zero point of a dequantisation are constants.
+
+    Args:
+        dequantised: binding of the dequantisation.
+    """
     return all(getattr(arg, "value", None) is not None for arg in dequantised.args[1:3])
 
 

@@ -403,7 +403,14 @@ def _bounds(clip: Binding) -> tuple[float, float] | None:
 
 
 def upper_bound(binding: Binding) -> float | None:
-    """Return the upper bound of a clip whose lower bound is 0, or None for other operators."""
+    """Return the upper bound of a clip whose lower bound is 0.
+
+    Args:
+        binding: the operator.
+
+    Returns:
+        The bound, or None if the operator is not such a clip.
+    """
     bounds = _bounds(binding) if binding.op == CLIP else None
     return None if bounds is None else bounds[1]
 
@@ -524,7 +531,14 @@ _BY_OPERATOR = {
 
 
 def step_of(binding: Binding) -> EpilogueOp | None:
-    """Return the epilogue step of an activation operator, or None for other operators."""
+    """Return the epilogue operation that computes an activation operator.
+
+    Args:
+        binding: the operator.
+
+    Returns:
+        The operation, or None if the operator is not an activation that epilogues support.
+    """
     result = _BY_OPERATOR.get(binding.op)
     if result is None:
         return None

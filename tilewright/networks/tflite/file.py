@@ -260,7 +260,14 @@ class TfliteOperator:
         return int(value) if isinstance(value, (int, float)) else default
 
     def integers(self, option: str) -> list[int]:
-        """Return a vector option as a list, which is empty if the operator lacks the option."""
+        """Return an option of the operator that is a vector of integers.
+
+        Args:
+            option: name of the option.
+
+        Returns:
+            The integers; empty if the operator does not have the option.
+        """
         values = self.options.get(option, ())
         return [int(value) for value in values] if isinstance(values, tuple) else []
 

@@ -66,7 +66,12 @@ def _transform(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _pairs(writer: Writer, operator: TfliteOperator) -> str:
-    """Return the name of an operator's complex input, as a real tensor of shape (…, 2)."""
+    """Return the name of an operator's complex input.
+
+    Returns:
+        Name of a real tensor of shape (…, 2), whose last axis holds the real and the imaginary
+        part.
+    """
     data = input_index(operator, 0)
     if not writer.is_complex(data):
         raise Missing("its data are not complex numbers that an operator of the file computes")

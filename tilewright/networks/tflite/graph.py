@@ -94,7 +94,12 @@ class GraphBuilder:
         return tensor is not None and not numpy_helper.to_array(tensor).all()
 
     def append(self, node: onnx.NodeProto, name: str) -> None:
-        """Add a node. It gets a free name that begins with `name`."""
+        """Add a node to the graph.
+
+        Args:
+            node: the node.
+            name: prefix of its name; a number is added if the name is taken.
+        """
         node.name = self.node_names.take_free_name(printable(name))
         self.nodes.append(node)
 
@@ -107,7 +112,12 @@ class GraphBuilder:
         return result in self._unnamed
 
     def rename(self, result: str, name: str) -> None:
-        """Rename the result of a node. No other node may read the result yet."""
+        """Rename the result of a node. No other node may read the result yet.
+
+        Args:
+            result: current name of the result.
+            name: new name.
+        """
         node = self._unnamed.pop(result)
         node.output[list(node.output).index(result)] = name
 
@@ -214,7 +224,7 @@ def _layer(kind: str, output: str, weight: str) -> str:
 
 
 def _word(name: str) -> str:
-    """Return the last path component of a name in lower case, without its trailing number."""
+    """Return the last component of a path-like tensor name, in lower case and without a number."""
     return name.rpartition("/")[2].rstrip("0123456789_").lower()
 
 
@@ -225,7 +235,11 @@ class Names:
         self._taken: dict[str, int] = {}
 
     def take_free_name(self, name: str) -> str:
-        """Mark a name as taken and return it. If it was already taken, append a number first."""
+        """Mark a name as taken, and return it.
+
+        Args:
+            name: preferred name. If it is already taken, a number is appended.
+        """
         free = name
         while free in self._taken:
             self._taken[name] += 1

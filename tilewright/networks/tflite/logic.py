@@ -251,7 +251,17 @@ def _arc_tangent(writer: Writer, operator: TfliteOperator) -> None:
     zero, turn = number(0.0), number(np.pi)
 
     def is_negative(name: str, suffix: str) -> str:
-        """Add nodes that compute whether the sign bit is set; −0 has a negative reciprocal."""
+        """Add nodes that compute whether the sign bit of each number is set.
+
+        The reciprocal distinguishes −0, whose reciprocal is negative, from 0.
+
+        Args:
+            name: name of the tensor of numbers.
+            suffix: suffix of the names of the nodes.
+
+        Returns:
+            Name of a bool tensor.
+        """
         below = writer.node("Less", [name, zero], f"{suffix}Below")
         inverse = writer.node("Reciprocal", [name], f"{suffix}Inverse")
         inverted = writer.node("Less", [inverse, zero], f"{suffix}InverseBelow")

@@ -98,7 +98,14 @@ class Missing(Exception):
 
 
 def check_elements(count: int) -> None:
-    """Raise `Missing` if a constant with `count` elements is too large to be created."""
+    """Check that a constant is not too large to be created.
+
+    Args:
+        count: number of its elements.
+
+    Raises:
+        Missing: it is too large.
+    """
     if count > MAX_ELEMENTS:
         raise Missing(f"it has {count} positions, but at most {MAX_ELEMENTS} can be listed")
 
@@ -206,11 +213,19 @@ class Writer:
     # inputs of operators
 
     def is_constant(self, place: int) -> bool:
-        """Return whether the values of a tensor are known at conversion time."""
+        """Return whether the values of a tensor are known at conversion time.
+
+        Args:
+            place: tensor index.
+        """
         return place in self._values
 
     def is_known(self, place: int) -> bool:
-        """Return whether a tensor is a constant, an input, or already computed."""
+        """Return whether a tensor is a constant, an input, or already computed.
+
+        Args:
+            place: tensor index.
+        """
         return place in self._values or self._native(place) is not None
 
     def layout(self, place: int) -> TfliteLayout:
@@ -355,7 +370,15 @@ class Writer:
         return self._dequantise(self.add(name, values), moved, tensor.dtype, name)
 
     def add(self, name: str, values: NDArray[Any] | np.generic) -> str:
-        """Add a constant, and return its name, which begins with `name`."""
+        """Add a constant to the ONNX graph.
+
+        Args:
+            name: prefix of its name.
+            values: values of the constant.
+
+        Returns:
+            The name of the constant.
+        """
         return self._graph.constant(name, values)
 
     def filled_constant(self, shape: Shape, value: float | int, dtype: str) -> str:
@@ -499,22 +522,39 @@ class Writer:
     # Sizes that depend on values, and complex numbers.
 
     def is_open(self, place: int) -> bool:
-        """Return whether the size of a tensor depends on values of tensors.
+        """Return whether a size of a tensor depends on values of tensors.
 
         Only the number of dimensions is then known of the tensor's shape.
+
+        Args:
+            place: tensor index.
         """
         return place in self._open
 
     def set_open(self, places: Iterable[int]) -> None:
-        """Record that the sizes of the given tensors depend on values of tensors."""
+        """Record that sizes of some tensors depend on values of tensors.
+
+        Args:
+            places: indices of the tensors.
+        """
         self._open.update(places)
 
     def is_derived(self, place: int) -> bool:
-        """Return whether the values of a tensor follow from constants and shapes."""
+        """Return whether the values of a tensor are constant or follow from constants and shapes.
+
+        Args:
+            place: tensor index.
+        """
         return place in self._values or place in self.derived
 
     def is_complex(self, place: int) -> bool:
-        """Return whether a tensor contains complex numbers, stored as (real, imaginary) pairs."""
+        """Return whether a tensor contains complex numbers.
+
+        They are stored as pairs of the real and the imaginary part.
+
+        Args:
+            place: tensor index.
+        """
         return place in self._complex
 
     def write_complex(self, place: int, result: str) -> None:

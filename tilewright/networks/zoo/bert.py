@@ -40,7 +40,14 @@ def bert_tiny(net: Builder) -> str:
 
 
 def _embeddings(net: Builder) -> str:
-    """Add up the embeddings of words, segments and positions, and append a LayerNorm."""
+    """Append the sum of the word, segment and position embeddings, and a LayerNorm.
+
+    Args:
+        net: builder of the graph.
+
+    Returns:
+        The name of the output, of shape (batch, tokens, features).
+    """
     ids = net.shapes[net.input]
     segments = net.constant("segment_ids", np.zeros(ids, np.int64))
     positions = net.constant("position_ids", np.arange(ids[1], dtype=np.int64)[None])

@@ -58,7 +58,11 @@ class Builder:
         self._tensors: list[onnx.TensorProto] = []
 
     def model(self, output: str) -> onnx.ModelProto:
-        """Return the finished model, with `output` as its only output."""
+        """Return the finished ONNX model.
+
+        Args:
+            output: name of its only output.
+        """
         info = [
             helper.make_tensor_value_info(tensor, kind, self.shapes[tensor])
             for tensor, kind in ((self.input, self.input_type), (output, TensorProto.FLOAT))
