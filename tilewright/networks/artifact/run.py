@@ -358,7 +358,7 @@ def _tensor(order: Order, tensors: dict[str, Array], name: str) -> Array:
 def _result(order: Order, tensors: dict[str, Array], value: Value) -> Array:
     """Return an output of the network as an array with the output's shape and element type.
 
-    If the output was only computed as int8, it is converted from the int8 tensor.
+    An output that only exists as int8 is converted to its own element type.
 
     Args:
         order: the steps of the artifact.

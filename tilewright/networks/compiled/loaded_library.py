@@ -198,7 +198,7 @@ class _TensorsOfThread:
         return kept[1]
 
     def outputs(self, given: Sequence[RuntimeTensor], made: list[Array]) -> list[Array]:
-        """Replace those outputs by copies that share memory with an input.
+        """Replace each output that shares memory with an input by a copy.
 
         The first call determines which outputs share memory with an input. Later calls rely on
         this.

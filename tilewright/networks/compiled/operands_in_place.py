@@ -346,12 +346,15 @@ def _pairs(size: int) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def reading_frames(function: PrimFunc, taps: FrameTaps) -> PrimFunc:
-    """Return a kernel's function that reads packed frames instead of gathered images.
+    """Rewrite a kernel's function so that it reads packed frames instead of gathered images.
 
     Args:
         function: the kernel's function.
         taps: description of the gathered images. The new data parameter has the shape (frames, c /
             block, h, w, block).
+
+    Returns:
+        The rewritten function.
     """
     function = _in_loops(function)
     old, *other_params = function.params

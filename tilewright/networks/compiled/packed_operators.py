@@ -126,8 +126,8 @@ def packed_concat(
         bfloat16: store the result in bfloat16.
 
     Returns:
-        The expression and its block size, or None if the tensors cannot be concatenated in this
-        form.
+        The expression and its block size. None if no operand is packed, or if the operands do not
+        consist of whole blocks of channels.
     """
     if binding.shape is None or len(binding.shape) != 4:
         return None
@@ -158,7 +158,7 @@ def packed_norm(
 
     Returns:
         The expression and its block size. None if the input is not packed, if a parameter of the
-        BatchNorm is not constant, or if the BatchNorm has an unsupported form.
+        BatchNorm is not constant, or if it is in training mode or not along the channels.
     """
     data, *arguments = norm.args
     parameters = [value_of(flat, argument) for argument in arguments]
@@ -288,8 +288,8 @@ def resize_image(tensors: PackedTensors, binding: Binding) -> tuple[RelaxExpr, i
 
     Returns:
         The result and its block size. The block size is 0 if the result has the model's layout,
-        because the channels do not fill vectors. None if the operator is not a linear resize or has
-        an unsupported form.
+        because the channels do not fill vectors. None if the operator is not a linear resize, or if
+        it uses an unsupported coordinate mode, layout or type.
     """
     if binding.op != RESIZE:
         return None
@@ -342,15 +342,16 @@ def _is_over_pixels(binding: Binding) -> bool:
 
 
 def _gather(tensors: PackedTensors, binding: Binding, block: int) -> tuple[RelaxExpr, int] | None:
-    """Gather whole images of a packed batch by constant, non-negative indices.
+    """Gather whole images of a packed batch.
 
     Args:
         tensors: the tensors of the rewritten network that exist so far.
-        binding: the operator.
+        binding: the Gather operator.
         block: channels per block.
 
     Returns:
-        The result and its block size, or None if the operator is not a gather of this form.
+        The result and its block size. None if the operator gathers along another axis than the
+        batch, or if its indices are not a constant vector of valid, non-negative indices.
     """
     data, places = binding.args
     shape = shape_of(data) or ()
@@ -391,7 +392,8 @@ def _choice(
             them.
 
     Returns:
-        The result and its block size, or None if the selection has another form.
+        The result and its block size. None if the flags are not constant, or if the operands are
+        not gathered images and zeros.
     """
     which, _, other = binding.args
     if gather is None or gather.op != GATHER or _gather(tensors, gather, block) is None:

@@ -265,14 +265,17 @@ def _statements(body: Statement | None) -> Sequence[Statement]:
 
 
 def _reduction(store: RowStore, initial: Mapping[TirBuffer, Expression]) -> RowStore:
-    """Convert a store of a reduction to a `RowStore` with a combiner.
+    """Convert the assignment in a reduction to a `RowStore` with a combining function.
 
     Args:
-        store: the store, whose value combines the stored number with another value.
+        store: the assignment, whose value combines the stored number with another value.
         initial: initial value of each buffer.
 
+    Returns:
+        The same assignment, with the other value and the function that combines both.
+
     Raises:
-        NoRows: the value has another form, or the buffer has no initial value.
+        NoRows: the value is not such a combination, or the buffer has no initial value.
     """
     value = store.value
     combiner: Combiner | None = None

@@ -50,6 +50,9 @@ def separate_clips(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGrap
     Args:
         graph: the network.
         outputs: names of the output tensors of these layers.
+
+    Returns:
+        The network with the separate layers.
     """
     steps: list[Step] = []
     new: list[Value] = []

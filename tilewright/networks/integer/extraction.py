@@ -191,7 +191,26 @@ def graph_of_module(
 
 
 class _Extraction:
-    """Extraction of a module: visits the bindings in order, and collects layers and CPU nodes."""
+    """Converts a quantised Relax module to an integer graph of layers and CPU islands.
+
+    It visits the bindings of the module in order. The arguments are those of `graph_of_module` and
+    `integer_graph`.
+
+    Args:
+        name: name of the network.
+        flat: flat view of the module.
+        types: ONNX type of each operator, by operator name.
+        outputs: names of the results.
+        blocks: block sizes of the accelerator.
+        unfold: function that chooses how the input of the first convolution is rearranged (im2col).
+        keep_float: names of the operators that stay on the CPU.
+        pool: function that chooses which max-pools are merged into the convolution before them.
+        in_place: whether concatenations and slices may share memory with their operands instead of
+            being copied.
+        exact: whether layers run in two passes where needed.
+        accept: function that raises `WorkloadError` for a workload that the accelerator does not
+            support.
+    """
 
     def __init__(
         self, name: str, flat: FlatGraph, types: Mapping[str, str], outputs: Sequence[str],

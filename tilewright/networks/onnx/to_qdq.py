@@ -80,6 +80,12 @@ def to_qdq(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class _Rewriter:
+    """Converts the QLinear operators of a model to QDQ form, one operator at a time.
+
+    Args:
+        model: the model, to which constants are added.
+    """
+
     def __init__(self, model: onnx.ModelProto) -> None:
         self._graph = model.graph
         standard = [o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS]
@@ -367,6 +373,12 @@ def _quantise_once(normal: NormalGraph) -> None:
 
 
 class _DynamicRewriter:
+    """Rewrites the dynamically quantised products of a graph as float products, in place.
+
+    Args:
+        normal: the graph.
+    """
+
     def __init__(self, normal: NormalGraph) -> None:
         self._normal = normal
         self._shapes, self._users = normal.shapes(), normal.users()
@@ -399,7 +411,7 @@ class _DynamicRewriter:
             node: the integer product, a ConvInteger or a MatMulInteger.
 
         Returns:
-            The matched operators, or None if they have any other form.
+            The matched operators, or None if the product is not followed by such a Cast and Mul.
         """
         cast = self._sole_reader(node.output[0], "Cast")
         scaled = None if cast is None else self._sole_reader(cast.output[0], "Mul")

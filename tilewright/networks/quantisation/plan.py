@@ -125,6 +125,13 @@ class _NoGroup(Exception):
 
 
 class _Planner:
+    """Decides which fused calls of a folded float model become int8 layers.
+
+    Args:
+        normal: the model.
+        keep_float: names of operators that stay in float.
+    """
+
     def __init__(self, normal: NormalGraph, keep_float: Collection[str]) -> None:
         self._normal = normal
         self._nodes = {node.name: node for node in normal.graph.node}
@@ -215,7 +222,7 @@ class _Planner:
         taken: set[str],
         reached: set[str],
     ) -> tuple[str, ...]:
-        """Add those candidates to the int8 groups whose inputs are all int8 already.
+        """Move groups to int8 whose inputs are all int8 already.
 
         Args:
             groups: the int8 groups, by the name of their first operator. The function adds

@@ -101,14 +101,14 @@ def tensors_read(writer: Writer, operator: TfliteOperator) -> Shape:
 
 
 def check(writer: Writer, operator: TfliteOperator) -> None:
-    """Check that the rule of an operator does not need a size that depends on tensor values.
+    """Check that an operator can be converted although some sizes depend on tensor values.
 
     Args:
         writer: writer of the graph.
         operator: the operator.
 
     Raises:
-        Missing: the rule needs such a size.
+        Missing: the conversion needs a size that depends on tensor values.
     """
     opened = [place for place in operator.inputs if writer.is_open(place)]
     if operator.kind in OPEN or not (opened or _computed_sizes(writer, operator)):
