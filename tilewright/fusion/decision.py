@@ -302,11 +302,11 @@ def list_decisions(
 
 
 def _saved_cost(timing: Evaluator, labels: Labelling, other: Labelling) -> tuple[int, int] | None:
-    """Return the cycles and bytes that the labelling `labels` saves compared with `other`.
+    """Return the cycles and bytes that one labelling saves compared with another.
 
     Args:
         timing: times labellings.
-        labels: the labelling whose savings are computed.
+        labels: the labelling whose savings are computed: one bool per possible fusion.
         other: the labelling with which it is compared.
 
     Returns:
@@ -371,9 +371,9 @@ def build_fusion_file(
 def preview(options: TuningOptions, target: Target, network: str) -> Decided:
     """Preview the fusion of a network by estimates, without tuning.
 
-    The function compares three labellings: no fusion, all fusions, and those that estimated
-    latencies favour ("greedy"). It also lists the saving of each fusion. Whole networks are
-    simulated, with schedules that were chosen by their estimated latency.
+    The function compares three selections of fusions: none, all, and those that estimated latencies
+    favour ("greedy"). It also lists the saving of each fusion. Whole networks are simulated, with
+    schedules that were chosen by their estimated latency.
 
     Args:
         options: options of the run; the fusion mode is ignored.

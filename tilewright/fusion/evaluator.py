@@ -42,7 +42,8 @@ class NoSchedule(WorkloadError):
 class FusionSchedules:
     """Schedules of the workloads of fused networks. Each workload is tuned on first use.
 
-    The schedule of a workload never changes, so that costs of different labellings are comparable.
+    The schedule of a workload never changes, so that costs of different selections of fusions are
+    comparable.
 
     Args:
         blocks: block sizes of the accelerator.
@@ -150,7 +151,7 @@ class Evaluation:
 
     @property
     def cost(self) -> tuple[int, int]:
-        """Sort key for labellings: cycles, with ties broken by bytes moved."""
+        """Sort key for evaluations: cycles, with ties broken by bytes moved."""
         return self.cycles, self.dram_bytes
 
 

@@ -57,7 +57,7 @@ class Objective:
         """Return the costs of several labellings.
 
         Args:
-            several: the labellings.
+            several: the labellings, each with one bool per possible fusion.
 
         Returns:
             Float array of shape (labellings,).
@@ -124,7 +124,7 @@ def search_all(
     Args:
         search: the search algorithm.
         objective: cost function; it stores the costs of all labellings.
-        starts: labellings to start from.
+        starts: labellings (one bool per possible fusion) to start from.
         rng: random generator.
     """
     with suppress(FusionBudgetSpent):
@@ -132,14 +132,15 @@ def search_all(
 
 
 def descend(objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator) -> None:
-    """Run a steepest descent from each labelling in `starts`, beginning with the cheapest.
+    """Search for a cheaper labelling by steepest descent, starting from each given labelling.
 
     The descent returns nothing; the costs of all evaluated labellings are stored in `objective`. It
     is deterministic and does not use `rng`.
 
     Args:
         objective: cost function; it stores the costs of all labellings.
-        starts: labellings to start from.
+        starts: labellings (one bool per possible fusion) to start from. The cheapest one comes
+            first.
         rng: random generator.
 
     Raises:

@@ -148,7 +148,7 @@ class FusionProblem:
 
     @cached_property
     def greedy(self) -> Labelling:
-        """The labelling that results from fusing greedily by estimated latency.
+        """The labelling (one bool per fusion) that a greedy rule chooses by estimated latency.
 
         The rule starts from the labelling that TVM would choose. It then visits the other fusions
         once, in order, and applies each fusion for which the estimates of the affected layers

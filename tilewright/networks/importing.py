@@ -158,7 +158,7 @@ class Imported:
 
     @property
     def last(self) -> list[Region]:
-        """The regions that run after all compiled code."""
+        """The regions that onnxruntime runs after all compiled code."""
         return [region for region in self.regions if region.last]
 
 
@@ -246,8 +246,8 @@ def _import_core(
 ) -> ImportedWhole:
     """Import the compiled part of a partitioned graph into TVM.
 
-    Each region that compiled code calls is replaced by one operator. Regions that run after the
-    compiled code are removed, unless `keep_last` is true.
+    Each onnxruntime region that compiled code calls is replaced by one operator. Regions that run
+    after the compiled code are removed, unless `keep_last` is true.
 
     Args:
         fixed: the graph with static shapes. It is modified if there are no regions.

@@ -300,7 +300,7 @@ class Network:
         Args:
             accelerator: the accelerator.
             decisions: the offloading decision for each call.
-            split: the network, split into its compiled part and later regions.
+            split: the network, split into its compiled part and the onnxruntime regions after it.
         """
         from tilewright.networks.integer_network import in_integers
 

@@ -216,7 +216,7 @@ class HostProgram:
         self._sizes = self._checked_sizes()
 
     def _checked_sizes(self) -> list[int]:
-        """Check that the program's segments get all tensors that they read, in the right sizes.
+        """Check that each sequence of layers in the program gets all tensors that it reads.
 
         Returns:
             The number of elements of each input of the program.

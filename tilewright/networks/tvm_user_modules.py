@@ -309,7 +309,7 @@ def _bytes(content: GenericConst) -> bytes:
 
 
 def _add_island(builder: BlockBuilder, island: CpuIsland) -> GlobalVar:
-    """Add the function of an island to a module, and return its global variable."""
+    """Add the function of a CPU island to a module, and return its global variable."""
     function = island.function.without_attr("global_symbol").without_attr(CALLED)
     return builder.add_func(function, f"tvm_{island.name}")
 

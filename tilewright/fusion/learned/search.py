@@ -49,7 +49,9 @@ because some labellings give networks that were simulated before."""
 
 
 class FusionSurrogate:
-    """Fast prediction of the cycles of labellings, which replaces the simulation in a search.
+    """Fast prediction of the cycles of labelled networks, which replaces simulation in a search.
+
+    A labelling holds one bool per possible fusion (a "decision").
 
     Segments are groups of decisions that influence each other. For each segment and each choice of
     its labels, the model predicts once how the cycles change compared with a base labelling. The
@@ -123,7 +125,7 @@ def learned_search(
     problem: FusionProblem, evaluator: Evaluator, model: GraphModel, policy: Policy,
     starts: Sequence[Labelling], rng: np.random.Generator, plan: SearchPlan | None = None,
 ) -> Labelling:  # fmt: skip
-    """Search for the labelling with the fewest cycles.
+    """Search for the labelling (one bool per possible fusion) with the fewest cycles.
 
     Args:
         problem: the possible fusions of a network.
@@ -217,7 +219,9 @@ def _try_labels(evaluator: Evaluator, labels: Labelling) -> Evaluation | None:
 def _draw_labellings(
     problem: FusionProblem, chances: NDArray[np.float64], count: int, rng: np.random.Generator
 ) -> list[Labelling]:
-    """Draw random labellings. Each unit is fused with the probability that fusing it saves cycles.
+    """Draw random labellings (one bool per possible fusion).
+
+    Each decision unit is fused with the probability that fusing it saves cycles.
 
     Args:
         problem: the possible fusions of a network.

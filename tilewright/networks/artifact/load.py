@@ -169,7 +169,9 @@ class Artifact:
         return infer(self._order, self.program, self._cpu, inputs)[0]
 
     def _read(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return the inputs of the part up to the last layer, without those that only regions read.
+        """Return the inputs of the part up to the last layer.
+
+        Inputs that only the onnxruntime regions after it read are left out.
 
         Args:
             inputs: inputs of the network by name.
@@ -238,8 +240,8 @@ class Artifact:
     ) -> list[dict[str, Array]]:
         """Run several images with overlapping work, on one accelerator.
 
-        While the CPU works on one image, the accelerator runs a segment of another image, as
-        planned.
+        While the CPU works on one image, the accelerator runs a segment (a sequence of layers) of
+        another image, as planned.
 
         Args:
             images: arrays as for `run`, one mapping per image.
@@ -262,8 +264,8 @@ class Artifact:
         """Return the simulated times and the energy of the accelerator. This runs no inference.
 
         Args:
-            cpu_seconds: measured seconds of each island on this machine's CPU, by name of the
-                island.
+            cpu_seconds: measured seconds of each island (a group of operators that the CPU runs) on
+                this machine's CPU, by name of the island.
 
         Returns:
             The profile.

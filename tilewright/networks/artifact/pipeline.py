@@ -357,7 +357,7 @@ def plan_pipeline(
     Args:
         order: the steps of the artifact.
         program: the accelerator's program, which has memory for several images.
-        cycles: cycles of each segment.
+        cycles: cycles of each segment, a sequence of layers on the accelerator.
         clock_hz: clock frequency of the accelerator in Hz.
         cpu: times on the CPU.
 
@@ -376,7 +376,8 @@ def plan_pipeline(
 def stages_of(order: Order, segments: Sequence[float], cpu: CpuTimes) -> list[PipelineStage]:
     """Return the pipeline stages of an image.
 
-    Unpacking, islands and packing between two segments form a single stage on the CPU.
+    A segment is a sequence of layers on the accelerator. Between two segments, the CPU unpacks
+    tensors, runs islands (groups of operators) and packs tensors. This work forms a single stage.
 
     Args:
         order: the steps of the artifact.
@@ -429,13 +430,13 @@ def run_images(
 ) -> list[dict[str, Array]]:  # fmt: skip
     """Run several images, in the order in which the plan starts their stages.
 
-    The simulated accelerator runs one stage at a time, so segments of one image run between those
-    of another image.
+    The simulated accelerator runs one stage at a time, so sequences of layers (segments) of one
+    image run between those of another image.
 
     Args:
         order: the steps of the artifact.
         program: the accelerator's program.
-        cpu: function that runs an island.
+        cpu: function that runs an island, a group of operators on the CPU.
         images: input arrays by name, one mapping per image.
         stages: stages of an image.
         in_flight: maximum number of images in flight.

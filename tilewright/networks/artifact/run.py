@@ -84,7 +84,7 @@ class Profile:
 
     @property
     def cycles(self) -> int:
-        """Total cycles of all segments."""
+        """Total cycles of all segments, the sequences of layers on the accelerator."""
         return sum(self.segments)
 
     @property
@@ -94,13 +94,13 @@ class Profile:
 
     @property
     def cpu_milliseconds(self) -> float:
-        """Time of the islands in milliseconds, on this machine's CPU."""
+        """Time of the operators that the CPU runs, in milliseconds on this machine."""
         return sum(self.cpu_seconds.values()) * 1e3
 
 
 @dataclass(frozen=True)
 class Island:
-    """Operators that the CPU runs between segments.
+    """A group of operators that the CPU runs between sequences of layers on the accelerator.
 
     Attributes:
         name: name of the island.
@@ -116,6 +116,8 @@ class Island:
 @dataclass(frozen=True, eq=False)
 class Order:
     """Execution order of an artifact: segments on the accelerator and islands on the CPU.
+
+    A segment is a sequence of layers, and an island is a group of operators.
 
     Attributes:
         steps: the steps, each ("segment", index of the segment) or ("cpu", index of the island).
@@ -162,6 +164,8 @@ class Inference:
     def run(self, step: int, segment: RunSegment, cpu: RunCpu) -> None:
         """Run one step.
 
+        A step is a sequence of layers on the accelerator or a group of operators on the CPU.
+
         Args:
             step: index of the step.
             segment: function that runs a segment.
@@ -195,7 +199,7 @@ def infer(
     Args:
         order: the steps of the artifact.
         program: the accelerator's program.
-        cpu: function that runs an island.
+        cpu: function that runs an island, a group of operators on the CPU.
         inputs: input arrays by name, in the shapes of the network.
 
     Returns:
@@ -382,6 +386,8 @@ _OF_INT8 = ("int8", "uint8")
 
 def check_order(order: Order, ports: Ports) -> None:
     """Check that an execution order is consistent with the segments' inputs and outputs.
+
+    A segment is a sequence of layers that the accelerator runs as one program.
 
     Args:
         order: the execution order.

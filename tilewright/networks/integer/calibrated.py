@@ -163,7 +163,7 @@ def _shift(largest: int) -> int:
 
 
 def _residual(layer: Layer) -> int | None:
-    """Return by how many bits a layer shifts the tensor that it adds to its sums to the left.
+    """Return the left shift, in bits, of the tensor that a layer adds to its sums.
 
     Args:
         layer: the layer.

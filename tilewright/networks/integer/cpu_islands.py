@@ -23,7 +23,7 @@ SHOWN = 4
 
 
 def write(graph: IntegerGraph, path: Path) -> None:
-    """Compile the islands of a graph for this machine, and write them as a shared library.
+    """Compile the CPU islands of a graph for this machine, and write them as a shared library.
 
     Args:
         graph: the integer graph.
@@ -36,7 +36,9 @@ def write(graph: IntegerGraph, path: Path) -> None:
 
 
 def compiled_islands(graph: IntegerGraph) -> VMExecutable:
-    """Compile the islands of a graph for this machine, and return TVM's executable.
+    """Compile the CPU islands of a graph for this machine, and return TVM's executable.
+
+    An island is a group of operators between accelerator layers that the CPU runs.
 
     Args:
         graph: the integer graph.

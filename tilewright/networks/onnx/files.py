@@ -32,7 +32,9 @@ SMALL_TENSOR_BYTES = 64 * 1024  # external tensors up to this size are read with
 
 
 def read_model_file(path: Path) -> onnx.ModelProto:
-    """Parse an ONNX file. External tensors larger than 64 KiB remain stubs until `load_weights`.
+    """Parse an ONNX file.
+
+    External tensors larger than 64 KiB have no data until `load_weights` reads them.
 
     Args:
         path: path of the file.
@@ -76,7 +78,7 @@ def load_weights(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
     """Return a copy of the model in which external tensors contain their data.
 
     Args:
-        model: a model whose external tensors may be stubs.
+        model: a model whose external tensors may lack their data.
         folder: folder that contains the data files.
 
     Raises:

@@ -73,7 +73,7 @@ def padding_obstacles(
     """Return, for each dynamic dimension, the reason why inputs must not be padded along it.
 
     Args:
-        model: a model with dynamic dimensions. Weights may be stubs.
+        model: a model with dynamic dimensions. Weights may lack their data.
         inputs: shape of each input, with names for dynamic axes.
         sizes: sizes that libraries are compiled for, by dimension name.
 

@@ -60,7 +60,7 @@ def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]])
     """Return the normal form of a copy of a model.
 
     Args:
-        model: the model. Its weights may be stubs.
+        model: the model. Its weights may lack their data.
         input_shapes: shape for each dynamic input, by input name.
 
     Raises:
@@ -79,7 +79,7 @@ def fixed_graph(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]
     Every operator gets a unique name.
 
     Args:
-        model: the model. Its weights may be stubs.
+        model: the model. Its weights may lack their data.
         input_shapes: shape for each dynamic input, by input name.
 
     Raises:
@@ -316,7 +316,7 @@ def _remove_pass_through(normal: NormalGraph) -> None:
 def _write_outputs(normal: NormalGraph) -> None:
     """Insert an Identity before each graph output that is a constant.
 
-    An operator then writes the output, so that it can be part of a region.
+    An operator then writes the output, so that it can be part of a region that onnxruntime runs.
     """
     tensors = normal.tensors()
     for output in normal.graph.output:

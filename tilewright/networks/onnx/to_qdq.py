@@ -390,7 +390,7 @@ class _DynamicRewriter:
         self._reals: dict[_Operand, str] = {}
 
     def rewrite(self) -> None:
-        """Replace each scaled product of the graph by a float product."""
+        """Replace each integer product, with its conversion to float, by a float product."""
         nodes: list[onnx.NodeProto] = []
         gone: dict[str, str] = {}
         for node in self._normal.graph.node:

@@ -60,7 +60,7 @@ class RegionModel:
 
 
 def region_model(normal: NormalGraph, region: Region) -> RegionModel:
-    """Return the model of a region: its operators and their weights.
+    """Return the ONNX model of a region: the operators that onnxruntime runs, with their weights.
 
     Args:
         normal: the whole graph.
@@ -75,7 +75,7 @@ def region_model(normal: NormalGraph, region: Region) -> RegionModel:
 
 
 def without_last(normal: NormalGraph, regions: Iterable[Region]) -> onnx.ModelProto | None:
-    """Return the model without the regions that run after all compiled code.
+    """Return the model without the regions that onnxruntime runs after all compiled code.
 
     The tensors that these regions read become outputs.
 
@@ -103,7 +103,7 @@ def without_last(normal: NormalGraph, regions: Iterable[Region]) -> onnx.ModelPr
 
 
 def collapse(normal: NormalGraph, regions: Sequence[Region]) -> NormalGraph:
-    """Return a copy of a graph in which one operator per region calls the region.
+    """Return a copy of a graph in which each onnxruntime region is replaced by one operator.
 
     Args:
         normal: the graph.
@@ -181,7 +181,7 @@ def _constant_info(tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
 
 @dataclass(frozen=True, eq=False)
 class LastRegions:
-    """The regions of a network that run after all compiled code.
+    """The regions of a network that onnxruntime runs after all compiled code.
 
     Attributes:
         regions: the regions.

@@ -61,7 +61,7 @@ class Region:
 
 
 def find_regions(normal: NormalGraph, reasons: Mapping[str, str]) -> list[Region]:
-    """Partition a graph with static input shapes into compiled code and regions.
+    """Partition a graph with static input shapes into compiled code and onnxruntime regions.
 
     Args:
         normal: the graph. Operators whose inputs or outputs have no static shape are not compiled.

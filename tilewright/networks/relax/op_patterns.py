@@ -41,7 +41,7 @@ listed first has priority."""
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """An operation in a chain, which is fused into the anchor.
+    """An operation in a chain, which is fused into the operator at which the chain starts.
 
     Attributes:
         binding: the operation.
@@ -57,7 +57,7 @@ class Link:
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """An anchor and the chain of operations that are fused into it.
+    """An anchor, such as a convolution, and the chain of operations that are fused into it.
 
     Attributes:
         operator: kind of operator that the anchor computes.
@@ -71,7 +71,7 @@ class Match:
 
     @property
     def links(self) -> tuple[Link, ...]:
-        """All epilogue steps, beginning with the anchor if the anchor is itself a step."""
+        """All epilogue steps, beginning with the anchor if it is itself a step, such as a ReLU."""
         own = own_kind(self.anchor)
         return self.chain if own is None else (Link(self.anchor, 0, own), *self.chain)
 
@@ -112,7 +112,7 @@ def own_kind(anchor: Binding) -> StepKind | None:
 
 
 def matches(flat: FlatGraph) -> list[Match]:
-    """Find every anchor of a network with its chain of fused operations.
+    """Find every operator of a network at which a chain of fused operations starts (an anchor).
 
     Chains do not overlap. If several chains could contain an operator, products have priority over
     pooling, and pooling has priority over anchors that are steps themselves. Among anchors of the
@@ -261,7 +261,7 @@ def _padding(attrs: CallAttributes) -> tuple[int, int, int, int]:
 
 
 def chain_behind(flat: FlatGraph, anchor: Binding, operator: CallOperator) -> tuple[Link, ...]:
-    """Return the operations after an anchor that can be fused into it.
+    """Return the operations after a convolution or other anchor that can be fused into it.
 
     The operations may read constants, and at most one other tensor that changes with each run. In a
     quantised network, the chain ends with its first quantisation. The only exception is a ReLU or
@@ -509,7 +509,7 @@ def tensor_name(flat: FlatGraph, value: RelaxExpr) -> str:
 def activations(flat: FlatGraph, match: Match) -> Iterator[RelaxExpr]:
     """Yield the tensors that a match reads and that change with each run.
 
-    The data of the anchor come first.
+    The data of the anchor, for example a convolution, come first.
 
     Args:
         flat: the graph.

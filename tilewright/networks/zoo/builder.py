@@ -549,7 +549,7 @@ class Builder:
         return name
 
     def _stream(self) -> np.random.Generator:
-        """Return the random generator of the next weight tensor."""
+        """Return a new random generator for the next weight tensor."""
         return np.random.default_rng([self.seed, len(self._tensors)])
 
 
