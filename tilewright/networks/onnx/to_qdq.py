@@ -492,16 +492,16 @@ class _DynamicRewriter:
         return _Operand(weight.name, *names, axis if scales.ndim else None)
 
     def _values(self, name: str, shape: Sequence[int]) -> NDArray[Any] | None:
-        """Return the values of a constant scale or zero point.
+        """Return a constant as an array of shape () or (channels,).
 
         Args:
-            name: name of the constant.
-            shape: expected shape for one value per channel, whose first size is the number of
-                channels.
+            name: name of the tensor.
+            shape: required last axes of a constant with one value per channel, such as (channels,
+                1, 1).
 
         Returns:
-            Array of shape () or (channels,). None if the tensor is not a constant or has another
-            shape.
+            Array of shape () if the tensor has a single value, otherwise (channels,). None if the
+            tensor is not a constant with known values, or has another shape.
         """
         tensor = self._tensors.get(name)
         if tensor is None or is_stub(tensor):
