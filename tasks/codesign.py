@@ -35,7 +35,7 @@ from tilewright.tasks.tracked_runner import Step, TrackedRunner, as_task
 from tilewright.tuning.output_dir import identity
 
 EVERY = "measurements"
-"""Metric that every step of a run's curves has."""
+"""Metric that is logged at every step of a run's curves."""
 
 
 class CodesignRunner(TrackedRunner):

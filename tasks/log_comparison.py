@@ -65,7 +65,7 @@ _METRICS = {
     "tuned_cycles": "tuned_cycles",
     "tuned_seconds": "tuned_seconds",
 }
-"""Name of the metric of each figure of the leaderboard."""
+"""Name of the MLflow metric for each column of the leaderboard."""
 
 
 def comparison_name(options: CompareOptions) -> str:

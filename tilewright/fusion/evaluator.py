@@ -21,8 +21,8 @@ from tilewright.targets.workload import Workload
 from tilewright.tuning.schedule_lookup import PickTable, pick_without_trials
 
 Tune = Callable[[Sequence[Workload]], Sequence[Pick | None]]
-"""Returns one schedule per workload, or None for a workload if no schedule that was tried is valid.
-"""
+"""Function that returns one schedule per workload, or None for a workload for which no valid
+schedule was found."""
 
 
 class NoSchedule(WorkloadError):
@@ -156,7 +156,8 @@ class Evaluation:
 
 
 Heard = Callable[[Evaluation, int], None]
-"""Callback: gets the evaluation of each simulated network, and the number of simulations so far."""
+"""Callback for each simulated network. Its arguments are the evaluation of the network and the
+number of simulations so far."""
 
 
 class Evaluator:

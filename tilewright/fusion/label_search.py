@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from tilewright.fusion.problem import Labelling, Segments
 
 CostsOf = Callable[[Sequence[Labelling]], Sequence[float]]
-"""Returns one cost per labelling, in any unit; infinite if the labelled network cannot run."""
+"""Function that returns one cost per labelling, in any unit. The cost is infinite if the labelled
+network cannot run."""
 
 
 class FusionBudgetSpent(Exception):
@@ -110,8 +111,8 @@ def flip_labels(labels: Labelling, places: Sequence[int]) -> Labelling:
 
 
 Search = Callable[[Objective, Sequence[Labelling], np.random.Generator], None]
-"""A search algorithm. It evaluates the given labellings first, then others, with the objective.
-Raises `FusionBudgetSpent` when the objective's budget is spent."""
+"""A search algorithm. It evaluates the given labellings first and then other labellings, by calling
+the objective. It raises `FusionBudgetSpent` when the budget of the objective is spent."""
 
 
 def search_all(

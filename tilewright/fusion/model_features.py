@@ -31,9 +31,9 @@ LAYER = (
     "averaged", "residual", "steps", "log2 roofline", "log2 estimate", "tuned",
     "log2 cycles over estimate", "log2 dram bytes over least", "scratchpad share",
 )  # fmt: skip
-"""Columns of a layer's features. The last four are 0 unless the layer was simulated: a flag that it
-was simulated, its cycles relative to the estimate, the bytes that it moves relative to the size of
-its tensors, and the share of the fullest scratchpad that its tiles occupy."""
+"""Columns of a layer's features. The last four are 0 unless the layer was simulated. They are a
+flag that the layer was simulated, its cycles relative to the estimate, the bytes that it moves
+relative to the size of its tensors, and the occupied fraction of the fullest scratchpad."""
 KINDS = ("activation", "pool", "siblings", "shortcut", "average")
 """Kinds of fusions, in the order of the policy's columns."""
 _UNIT_COLUMNS = (
@@ -43,8 +43,8 @@ _UNIT_COLUMNS = (
 )  # fmt: skip
 _TENSOR_BYTES = [LAYER.index(f"log2 {name} bytes") for name in ("data", "weight", "output")]
 NEIGHBOUR = ("log2 cycles", "log2 data bytes", "log2 weight bytes", "log2 output bytes")
-"""Features of the previous and of the next layer in the same command stream, which are part of each
-layer's features; 0 if there is no such layer."""
+"""Features of the previous and the next layer in the same command stream. They are part of each
+layer's features, and are 0 if there is no previous or next layer."""
 EDGE = ("is read", "is next", "log2 bytes")
 _NEIGHBOUR_BYTES = [LAYER.index(name) for name in NEIGHBOUR[1:]]
 

@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 
 
 Labelling = tuple[bool, ...]
-"""One bool per possible fusion, in the order of `FusionProblem.offered`: whether it is applied."""
+"""One bool per possible fusion, in the order of `FusionProblem.offered`; True if the operators are
+fused."""
 
 TVM_FUSES = ("activation",)
-"""Kinds of fusions that TVM's FuseOps applies. It merges only elementwise operators into the
-preceding kernel. Pooling gets a separate kernel, and convolutions are not merged."""
+"""Kinds of fusions that TVM's pass FuseOps applies. FuseOps only merges elementwise operators into
+the preceding kernel. It gives pooling a separate kernel and does not merge convolutions."""
 Segments = tuple[tuple[int, ...], ...]
-"""Groups of decisions, each as the indices of its decisions. The groups are ordered by their first
-decision, and each decision is in at most one group."""
+"""Disjoint groups of decisions, each a tuple of indices of decisions. The groups are ordered by
+their first decision."""
 
 
 class FusionProblem:

@@ -214,7 +214,11 @@ def workloads_of(graph: IntegerGraph) -> list[ExtractedWorkload]:
 
 
 def report_placement(report: ModelReport, graph: IntegerGraph) -> ModelReport:
-    """Return a copy of a report, updated with where the integer graph runs each operator.
+    """Return a copy of a report, updated to the integer graph.
+
+    Each operator gets the place where the graph runs it, except operators that run in onnxruntime.
+    The workloads and the number of offloaded multiply-accumulates are replaced by those of the
+    graph's layers.
 
     Args:
         report: the report that was made from the offloading decisions.

@@ -44,8 +44,8 @@ class SearchPlan:
 
 
 _LOOKED_AT = 32
-"""Maximum number of labellings per round that are passed to the evaluator. It exceeds `confirmed`,
-because some labellings give networks that were simulated before."""
+"""Maximum number of labellings per round that are passed to the evaluator. It is larger than
+`confirmed`, because some of these labellings give networks that were already simulated."""
 
 
 class FusionSurrogate:

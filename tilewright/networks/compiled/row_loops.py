@@ -294,13 +294,15 @@ def _reduction(store: RowStore, initial: Mapping[TirBuffer, Expression]) -> RowS
 
 
 def _check_places(nests: Sequence[RowNest]) -> None:
-    """Check that every nest reads earlier results only at the row and position that it computes.
+    """Check that each nest accesses results of nests only at its own row and position in the row.
+
+    The inputs of the function may be read at any place.
 
     Args:
         nests: the loop nests over rows, in order.
 
     Raises:
-        NoRows: a nest reads or writes another row or another position in the row.
+        NoRows: a nest accesses a result at another row or position.
     """
     maps: dict[TirBuffer, bool] = {}
     for nest in nests:
@@ -443,16 +445,19 @@ class _Writer:
         return builder.get()
 
     def written_for_task(self, rows: int, whole: tuple[int, int], read: int) -> PrimFunc:
-        """Build the function for the rows of one task.
+        """Build the function that computes the rows of one task.
+
+        The function has the original parameters, with their full shapes, followed by an int64
+        parameter `first`. It computes the rows from `first` to `first + rows - 1`.
 
         Args:
             rows: number of rows per task.
             whole: total number of rows, and number of elements per row.
-            read: number of the parameter that is divided by rows.
+            read: index of a parameter that each row may read only at its own row and element.
 
         Raises:
-            NoRows: the rows have other sizes or joined axes, or the parameter is not read row by
-                row.
+            NoRows: the rows have other sizes or joined axes, or the parameter is read at another
+                place.
         """
         sizes = math.prod(self._rows.outer), math.prod(self._rows.inner)
         if sizes != whole or self._rows.joined > 1:

@@ -61,7 +61,7 @@ def fuse_averages(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph
 
 
 def in_parts(graph: IntegerGraph) -> IntegerGraph:
-    """Split each average pool over concatenated tensors into one average pool per tensor.
+    """Split each global average pool over concatenated tensors into one average pool per tensor.
 
     The results of the new average pools are concatenated instead.
     """
@@ -69,10 +69,13 @@ def in_parts(graph: IntegerGraph) -> IntegerGraph:
 
 
 def _split_averages(graph: IntegerGraph) -> tuple[IntegerGraph, list[Refused]]:
-    """Split average pools over concatenated tensors, like `in_parts`.
+    """Split global average pools over concatenated tensors, like `in_parts`.
+
+    Average pools with smaller windows, and those over a single tensor, stay as they are.
 
     Returns:
-        The network after the splits, and the average pools that cannot be split, with reasons.
+        The network after the splits, and the global average pools over concatenated tensors that
+        cannot be split, with reasons.
     """
     refused: list[Refused] = []
     for average in graph.layers:
@@ -174,12 +177,14 @@ def _of_channels(average: Layer, writer: Layer, first: int, output: str) -> Laye
 def _split_average(graph: IntegerGraph, average: Layer, inside: Mapping[str, int]) -> IntegerGraph:
     """Replace an average pool over concatenated tensors by one average pool per tensor.
 
-    The results of the new average pools are concatenated; their inputs no longer are.
+    There is one new average pool per layer that writes a part of the input. The results of the new
+    average pools are concatenated; their inputs no longer are.
 
     Args:
         graph: the network.
         average: the average pool.
-        inside: the tensors that are slices of its input, each with its first channel.
+        inside: the pool's input and all tensors that are slices of it, each with its first channel
+            in the input. It is the result of `_parts_of_tensor`.
     """
     parts, whole = _parts(graph, average, inside), graph.values[average.output]
     new = [

@@ -174,6 +174,9 @@ class Products:
         Returns:
             Array of shape (1,) if all values are equal, otherwise one value per index along the
             axis.
+
+        Raises:
+            NotALayer: the values differ along another axis of the constant.
         """
         if len(set(values.tolist())) == 1:
             return values[:1]

@@ -172,6 +172,8 @@ def _observe_largest(
 def covering_exponents(largest: Mapping[str, float]) -> dict[str, int]:
     """Return the smallest exponent e at which int8 with scale 2^e clips no value, for each tensor.
 
+    Exponents are at least -`LIMIT`. A tensor of zeros gets the exponent `OF_ZEROS`.
+
     Args:
         largest: largest magnitude by tensor name.
 
