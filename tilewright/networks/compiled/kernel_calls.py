@@ -431,13 +431,14 @@ class _RewrittenMain:
     ) -> list[RelaxExpr]:
         """Return the scales that an epilogue reads if the data's scale is only known at run time.
 
-        The result consists of the array of `targets.steps.quantised.pack_scales`, into which the
-        zero point is inserted, and of one scale per channel.
-
         Args:
-            constants: the array of `pack_scales` and the scales of the weights, one per channel.
+            constants: the array of `targets.steps.quantised.pack_scales`, and the scales of the
+                weights, one per channel.
             scale: scale of the data.
             zero: zero point of the data.
+
+        Returns:
+            The array with the zero point inserted, and for each channel the product of both scales.
         """
         numbers, scales = constants
         scale, zero = self.tensors.as_plain(scale), self.tensors.as_plain(zero)

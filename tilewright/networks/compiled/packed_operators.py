@@ -94,7 +94,7 @@ def packed_result(
 
 
 def reduce_pixels(tensors: PackedTensors, binding: Binding) -> RelaxExpr | None:
-    """Reduce a packed tensor over all of its pixels.
+    """Compute a mean, maximum or minimum over all pixels of a packed tensor.
 
     Args:
         tensors: the tensors of the rewritten network that exist so far.

@@ -131,12 +131,12 @@ def _largest_sums(graph: IntegerGraph, values: Mapping[str, Array]) -> dict[str,
 
 
 def _join(graph: IntegerGraph, known: dict[str, Array], name: str) -> None:
-    """Add a concatenated value to `known` if all of its parts are known.
+    """Compute a concatenated tensor if all of its parts are known.
 
     Args:
         graph: the network.
-        known: arrays by value name, to which the concatenated value is added.
-        name: name of the concatenated value.
+        known: arrays by tensor name, to which the concatenated tensor is added.
+        name: name of the concatenated tensor.
     """
     parts = sorted(
         (s for s in graph.slices if s.whole == name), key=lambda channel_slice: channel_slice.first

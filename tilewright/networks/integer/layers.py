@@ -73,7 +73,7 @@ class Layers:
     """Converter of fused calls to layers that an accelerator accepts.
 
     Args:
-        tensors: for each variable of the network, the int8 value or CPU result that it stands for.
+        tensors: for each variable of the network, the int8 tensor or CPU result that it stands for.
         blocks: block sizes of the accelerator.
         unfold: function that chooses how the input of the first convolution is rearranged (im2col).
         macs: multiply-accumulates by operator name.
@@ -166,7 +166,7 @@ class Layers:
             parts: number of layers into which the call is split.
 
         Returns:
-            The int8 value that the layers write.
+            The int8 tensor that the layers write.
         """
         steps, bias, residual = Behind(match), None, None
         for link in match.links:
@@ -488,11 +488,15 @@ class Layers:
 
 
 def _check_behind(r: Requantisation, zeros: Real) -> None:
-    """Raise `NotALayer` if the offset after an activation does not fit into an immediate operand.
+    """Check that the rounding offset after an activation fits into an immediate operand.
 
     Args:
-        r: parameters with which the sums are requantised.
-        zeros: zero point of the output in steps of the sums, of shape (1,) or (o,).
+        r: parameters with which the accumulators are requantised.
+        zeros: zero point of the output in units of the accumulators, of shape (1,) or (o,).
+
+    Raises:
+        NotALayer: the offset does not fit, or the scales of the accumulators differ between
+            channels.
     """
     if r.by_channel:
         raise NotALayer("its activation needs sums with the same scale in all channels")

@@ -51,13 +51,13 @@ class MatmulLayer:
 
     Attributes:
         workload: the workload, without an epilogue.
-        data: name of the int8 value that the layer reads.
+        data: name of the int8 tensor that the layer reads.
         scale: scale of the data.
         shape: shape of the value that the layer writes.
         weight: weights of shape (o, c / groups, kh, kw), from which the zero point is subtracted.
             None if the weights are data.
         steps: scales of the weights, of shape (1,) or (o,).
-        weight_from: if the weights are data, the name of the value that is packed as weights.
+        weight_from: if the weights are data, the name of the tensor that is packed as weights.
     """
 
     workload: Workload
@@ -90,13 +90,13 @@ class Products:
         self._blocks = blocks
 
     def data(self, value: RelaxExpr) -> View:
-        """Return the int8 value from which a float tensor is dequantised.
+        """Return the int8 tensor from which a float tensor is dequantised.
 
         Args:
             value: variable of the float tensor.
 
         Raises:
-            NotALayer: the tensor is not dequantised from an int8 value.
+            NotALayer: the tensor is not dequantised from an int8 tensor.
         """
         view = self._t.real(value)
         if view is None:
@@ -125,10 +125,10 @@ class Products:
             value: variable of the float tensor that the operator reads.
 
         Returns:
-            The int8 value, and its shape (n, c, h, w).
+            The int8 tensor, and its shape (n, c, h, w).
 
         Raises:
-            NotALayer: the tensor is not dequantised from an int8 value, or is not an image.
+            NotALayer: the tensor is not dequantised from an int8 tensor, or is not an image.
         """
         view = self.data(value)
         if len(view.shape) != 4:
@@ -254,17 +254,18 @@ class Products:
         """Return a multiplication by 1, for a ReLU, clip or requantisation that is not fused.
 
         Args:
-            match: the matched operators, whose anchor is the ReLU, clip or requantisation.
+            match: the matched operators. The first one (the anchor) is the ReLU, clip or
+                requantisation.
         """
         return self.one_by_one(self.data(match.anchor.args[0]))
 
     def sum(self, match: Match) -> MatmulLayer:
-        """Return a multiplication by 1 for the first operand of an addition.
+        """Return the product of an addition: a multiplication of its first operand by 1.
 
-        The second operand is added as a residual. See `operands` for the order of the operands.
+        The layer adds the second operand to its sums. See `operands` for the order of the operands.
 
         Args:
-            match: the matched operators, whose anchor is the addition.
+            match: the matched operators, whose anchor (the first operator) is the addition.
         """
         return self.one_by_one(self.operands(match)[0])
 
@@ -373,7 +374,7 @@ def depthwise(
     n: int, c: int, h: int, w: int,
     kernel: tuple[int, int], strides: tuple[int, int], padding: tuple[int, int, int, int],
 ) -> Workload:  # fmt: skip
-    """Return a depthwise convolution without epilogue.
+    """Return the workload of a depthwise convolution, without epilogue.
 
     Args:
         n: batch size.
@@ -407,7 +408,7 @@ class IntegerCall:
         bias: real-valued constants that are added, of shape (o,), or None.
         residual: int8 tensor that is added, or None.
         layer_name: name of the layer.
-        value_name: name of the value that the layer writes.
+        value_name: name of the tensor that the layer writes.
         parts: number of layers into which the call is split.
         activation: activation after the additions, or None.
     """

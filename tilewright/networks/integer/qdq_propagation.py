@@ -57,7 +57,7 @@ class View:
 
 
 class QdqTensors:
-    """Record of the int8 value or CPU result that each variable of a network stands for.
+    """Record of the int8 tensor or CPU result that each variable of a network stands for.
 
     Args:
         flat: flat view of the module.
@@ -66,9 +66,9 @@ class QdqTensors:
 
     Attributes:
         flat: flat view of the module.
-        values: int8 values, CPU results and network inputs, by name.
-        quantised: int8 values that the host computes by quantising an input, as a mapping
-            from the name of the value to the name of the input.
+        values: int8 tensors, CPU results and network inputs, by name.
+        quantised: int8 tensors that the host computes by quantising an input, as a mapping from the
+            name of the tensor to the name of the input.
         nodes: the bindings that the CPU computes.
         host: names of the values that no layer writes.
         errors: the error for each variable whose scale is not supported.
@@ -121,16 +121,16 @@ class QdqTensors:
         return free
 
     def view(self, var: RelaxVar) -> View | None:
-        """Return the int8 value that a variable stands for, or None if there is none.
+        """Return the int8 tensor that a variable stands for, or None if there is none.
 
         Args:
-            var: the variable. An integer variable equals the int8 value; a float variable is
+            var: the variable. An integer variable equals the int8 tensor; a float variable is
                 dequantised from it.
         """
         return self._views.get(var)
 
     def real(self, var: RelaxVar) -> View | None:
-        """Return the int8 value from which a float variable is dequantised, or None.
+        """Return the int8 tensor from which a float variable is dequantised, or None.
 
         Args:
             var: the variable.
@@ -144,12 +144,12 @@ class QdqTensors:
         return result if result is not None and result.scale is not None else None
 
     def add(self, name: str, shape: Shape, scale: Scale | None) -> Value:
-        """Register an int8 value that a layer or the host writes, and return its description.
+        """Register an int8 tensor that a layer or the host writes, and return its description.
 
         Args:
-            name: name of the value. If it is taken, a number is appended.
-            shape: shape of the value.
-            scale: scale of the value; None if it is unknown.
+            name: name of the tensor. If it is taken, a number is appended.
+            shape: shape of the tensor.
+            scale: scale of the tensor; None if it is unknown.
         """
         value = Value(self.unique(name), shape, "int8", scale)
         self.values[value.name] = value
@@ -349,7 +349,7 @@ class QdqTensors:
 
         Args:
             binding: the quantisation.
-            scale: scale of the int8 value.
+            scale: scale of the int8 tensor.
         """
         var, source = binding.var, binding.args[0]
         if source in self.flat.data and source not in self._views:

@@ -120,14 +120,15 @@ def with_pools(
 ) -> list[Layer]:
     """Fuse max-pool layers into the convolutions before them.
 
-    A max-pool is fused if the rule allows it and if no other layer reads the result of the
+    A max-pool is fused if `rule` returns a workload and if no other layer reads the result of the
     convolution.
 
     Args:
         layers: the layers, in execution order.
         reads: names of the tensors from which each tensor is computed, by its name.
         results: names of the network's outputs.
-        rule: returns the fused workload, or None.
+        rule: function of the workloads of a convolution and a max-pool. It returns the fused
+            workload, or None to keep the two separate.
 
     Returns:
         The layers after fusion, in execution order.

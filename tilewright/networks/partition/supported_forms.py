@@ -347,14 +347,14 @@ def supported_forms() -> FormTable:
 
 
 def reasons_not_compiled(normal: NormalGraph, table: FormTable) -> dict[str, str]:
-    """Return for each operator of a graph that is not compiled the reason.
+    """Return the reasons why operators of a graph are not compiled by TVM.
 
     Args:
         normal: the graph.
-        table: the forms that are compiled.
+        table: the operator forms that are compiled.
 
     Returns:
-        Reason by operator name.
+        The reason by operator name. Operators that are compiled are left out.
     """
     forms, shapes, constants = Forms(normal), normal.shapes(), normal.tensors()
     reasons = dict.fromkeys(_constant(normal), "its result does not depend on any input")

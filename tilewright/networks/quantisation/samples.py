@@ -240,12 +240,18 @@ def with_held_out(feeds: Sequence[Mapping[str, NDArray[Any]]]) -> Samples:
 def split_samples(
     arrays: Mapping[str, NDArray[Any]], inputs: Sequence[Input], source: str
 ) -> list[dict[str, NDArray[Any]]]:
-    """Split arrays into samples, by the rules in the module's documentation.
+    """Split arrays into samples.
+
+    An array holds one sample, one sample per index of an additional first axis, or one sample per
+    batch along its first axis.
 
     Args:
         arrays: arrays by input name.
         inputs: inputs of the network.
         source: name of the arrays' origin, for error messages.
+
+    Returns:
+        One mapping from input name to array per sample.
 
     Raises:
         InputError: the arrays do not fit the inputs.
