@@ -58,7 +58,7 @@ class Objective:
         """Return the costs of several labellings.
 
         Args:
-            several: the labellings.
+            several: the labellings, each with one bool per possible fusion.
 
         Returns:
             Float array of shape (labellings,).
@@ -76,7 +76,10 @@ class Objective:
         return np.array([self.asked[labels] for labels in several])
 
     def one(self, labels: Labelling) -> float:
-        """Return the cost of a single labelling (one bool per possible fusion).
+        """Return the cost of a single labelling.
+
+        Args:
+            labels: the labelling: one bool per possible fusion.
 
         Raises:
             FusionBudgetSpent: the labelling was not evaluated before, and the budget is spent.
@@ -122,7 +125,7 @@ def search_all(
     Args:
         search: the search algorithm.
         objective: cost function; it stores the costs of all labellings.
-        starts: labellings to start from.
+        starts: labellings (one bool per possible fusion) to start from.
         rng: random generator.
     """
     with suppress(FusionBudgetSpent):
@@ -130,14 +133,15 @@ def search_all(
 
 
 def descend(objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator) -> None:
-    """Run a steepest descent from each labelling in `starts`, beginning with the cheapest.
+    """Search for a cheaper labelling by steepest descent, starting from each given labelling.
 
     The descent returns nothing; the costs of all evaluated labellings are stored in `objective`. It
     is deterministic and does not use `rng`.
 
     Args:
         objective: cost function; it stores the costs of all labellings.
-        starts: labellings to start from.
+        starts: labellings (one bool per possible fusion) to start from. The cheapest one comes
+            first.
         rng: random generator.
 
     Raises:

@@ -88,7 +88,11 @@ class Figures:
         self._tuned: dict[Workload, LayerFigures] = {}
 
     def layer_figures(self, workload: Workload) -> LayerFigures:
-        """Return the features of a layer's workload."""
+        """Return the features of a layer, which depend only on its workload and its known costs.
+
+        Args:
+            workload: workload of the layer.
+        """
         if workload in self._tuned:
             return self._tuned[workload]
         if workload not in self._plain:
@@ -126,7 +130,15 @@ class Figures:
         return LayerFigures(np.array(row), estimate)
 
     def _share(self, workload: Workload, pick: Pick) -> float:
-        """Return the share of the fullest scratchpad that a schedule occupies; 0 if unknown."""
+        """Return the fraction of the fullest scratchpad that a schedule occupies.
+
+        Args:
+            workload: the workload.
+            pick: its schedule.
+
+        Returns:
+            The fraction; 0 if the target has no estimates for this schedule.
+        """
         estimates, space = capability(self.problem.target, Estimates), None
         if estimates is not None:
             space = self.problem.target.space(workload)
@@ -139,7 +151,10 @@ class Figures:
 def _bytes(w: Workload) -> tuple[int, int, int]:
     """Return the sizes in bytes of a workload's data, weights and output, at one byte per element.
 
-    The data and weights of a fused shortcut are included.
+    The data and weights of a fused projection shortcut are included. A max-pool has no weights.
+
+    Args:
+        w: the workload.
     """
     data = w.batch * w.in_channels * w.height * w.width
     weights = w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w

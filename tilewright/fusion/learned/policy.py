@@ -100,7 +100,7 @@ class Policy:
         )
 
     def labels(self, problem: FusionProblem, chances: NDArray[np.float64]) -> Labelling:
-        """Return the labelling that fuses exactly the units with a probability above 0.5.
+        """Return the labelling (one bool per fusion) that fuses units with a probability above 0.5.
 
         Args:
             problem: the possible fusions of a network.
@@ -168,7 +168,7 @@ def correct_chances(
 
 
 def fuse_units(problem: FusionProblem, fused: NDArray[np.bool_]) -> Labelling:
-    """Return the labelling that fuses exactly the selected decision units.
+    """Return the labelling (one bool per fusion) that fuses exactly the selected decision units.
 
     Args:
         problem: the possible fusions of a network.
