@@ -79,7 +79,7 @@ class Convolution:
         )
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """Return the knob values of the rule schedule, by name."""
+        """Return the rule schedule, a config chosen without measuring, as values by knob name."""
         return baseline_values(workload, spec, self.knobs(workload, spec))
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
@@ -91,21 +91,27 @@ class Convolution:
         return packed_shape(workload, spec, out=True)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Define the kernel of the chosen algorithm as a TensorIR function, without a schedule."""
+        """Define the kernel as a TensorIR function, without a schedule.
+
+        The knob `algorithm` of the config selects direct or Winograd convolution.
+        """
         define = winograd.define if values["algorithm"] else define_direct
         return define(workload, spec, values)
 
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Schedule the kernel of the chosen algorithm."""
+        """Apply the schedule of a config to the function from `define`, for either algorithm."""
         schedule = winograd.schedule if values["algorithm"] else schedule_direct
         return schedule(function, workload, spec, values)
 
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> Array:
-        """Pack or transform the weights for the chosen algorithm."""
+        """Pack the weights for direct convolution, or transform and pack them for Winograd's.
+
+        The knob `algorithm` of the config selects the algorithm.
+        """
         pack = winograd.pack if values["algorithm"] else pack_direct
         return pack(weights, workload, spec, values)
 
@@ -314,9 +320,14 @@ def _schedule_tile(
 
 
 def _with_padding(w: Workload, t: CpuTiling, data: Tensor) -> Tensor:
-    """Return a tensor expression for the data with padding.
+    """Return a tensor expression for the padded data, as the direct algorithm reads them.
 
     Additional zeros at the end complete the last register tiles, which may reach beyond the image.
+
+    Args:
+        w: the workload.
+        t: the tile sizes.
+        data: the data, shape (n, c / block, h, w, block).
     """
     n, blocks, height, width, ib = (int(size) for size in data.shape)
     rows, columns = t.covered_size
@@ -359,7 +370,9 @@ and channels within a block."""
 
 
 def skips_padding(w: Workload) -> bool:
-    """Return whether a kernel position can read only padding for all pixels of a register tile.
+    """Return whether a register tile may read only padding at some position of the kernel.
+
+    This needs a dilation and wide padding. The kernel then skips such positions.
 
     Args:
         w: the workload.
@@ -404,14 +417,14 @@ def add_padding_skips(function: PrimFunc, w: Workload, tile: tuple[int, int]) ->
 
 
 def _place_of_tile(loop: For) -> tuple[Expression, Expression, Expression, Expression] | None:
-    """Return the positions of the products within a loop over kernel columns, or None.
+    """Return the position of a register tile and of the kernel in a loop over kernel columns.
 
     Args:
         loop: a loop over kernel columns.
 
     Returns:
-        The first row and column of the register tile, and the row and column of the kernel. None if
-        the loop contains no products.
+        The first output row and column of the register tile, and the row and column of the kernel,
+        as expressions. None if the loop contains no products.
     """
     inner, node = list[LoopVar](), loop.body
     while isinstance(node, tirx.For):

@@ -31,7 +31,7 @@ class Dense:
         return GemmShape.for_workload(workload, spec).knobs(packed=True)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """Return the knob values of the rule schedule, by name."""
+        """Return the rule schedule, a config chosen without measuring, as values by knob name."""
         return GemmShape.for_workload(workload, spec).baseline_values(spec, packed=True)
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
@@ -63,10 +63,10 @@ class Dense:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Build the function with the schedule of a config.
+        """Build the kernel's TensorIR function with the loops that a config selects.
 
         The loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
-        `function` is not used; the result computes the same.
+        `function`, the unscheduled kernel from `define`, is ignored.
         """
         return multiply(workload, GemmShape.for_workload(workload, spec), values, packed=True)
 
