@@ -55,25 +55,41 @@ def bits(word: int, low: int, width: int) -> int:
 
 @stage
 def local_address(word: int) -> int:
-    """Return the local address (scratchpad or accumulator row) in an operand: its low 32 bits."""
+    """Return the local address (a row of the scratchpad or accumulator) that an operand contains.
+
+    Args:
+        word: a 64-bit operand, whose low 32 bits are the address.
+    """
     return bits(word, 0, 32)
 
 
 @stage
 def move_columns(word: int) -> int:
-    """Return the number of columns of an MVIN or MVOUT operand."""
+    """Return the number of columns to move from the second operand of an MVIN or MVOUT.
+
+    Args:
+        word: the 64-bit operand.
+    """
     return bits(word, 32, 7)
 
 
 @stage
 def columns(word: int) -> int:
-    """Return the number of columns of a PRELOAD or COMPUTE operand."""
+    """Return the number of columns of a matrix from an operand of a PRELOAD or COMPUTE.
+
+    Args:
+        word: the 64-bit operand, which describes the location and the size of a matrix.
+    """
     return bits(word, 32, 5)
 
 
 @stage
 def rows(word: int) -> int:
-    """Return the number of rows of an operand."""
+    """Return the number of rows of a matrix from an operand.
+
+    Args:
+        word: the 64-bit operand, which describes the location and the size of a matrix.
+    """
     return bits(word, 48, 5)
 
 
@@ -115,7 +131,14 @@ def accumulator_row(m: GemminiMachine, address: int, offset: int) -> int:
 
 @stage
 def load_state(funct: int) -> int:
-    """Return the index of the load configuration (0 to 2) that an MVIN command uses."""
+    """Return the index of the load configuration that an MVIN command uses.
+
+    Args:
+        funct: function code of MVIN, MVIN2 or MVIN3.
+
+    Returns:
+        0, 1 or 2.
+    """
     if funct == MVIN2:
         return 1
     if funct == MVIN3:

@@ -95,7 +95,7 @@ class Tilings:
 
     @property
     def chunks(self) -> tuple[Array, Array, Array]:
-        """Number of parallel chunks along channel blocks, rows and columns, arrays of shape (configs,)."""
+        """Number of chunks along channel blocks, rows and columns, shape (configs,) each."""
         blocks, rows, columns = (a / b for a, b in zip(self.tiles, self.chunk, strict=True))
         return blocks, rows, columns
 

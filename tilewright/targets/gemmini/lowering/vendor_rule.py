@@ -129,10 +129,10 @@ def vendor_convolution_tile(g: BlockGeometry, m: GemminiMachine) -> Sizes:
 
 
 def _in_nest(tile: Sizes, g: BlockGeometry, m: GemminiMachine) -> TileSchedule:
-    """Convert the tile of a convolution to a schedule in the nest form.
+    """Convert the tile of a convolution to a schedule without hardware loops.
 
-    The nest form computes one image at a time and does not tile the kernel. If the tile does not
-    fit, it shrinks. Workloads that differ only in the factor of a residual get the same schedule.
+    Such schedules compute one image at a time and do not tile the kernel. If the tile does not fit,
+    it shrinks. Workloads that differ only in the factor of a residual get the same schedule.
 
     Args:
         tile: the sides of the tile, from `vendor_convolution_tile`.
