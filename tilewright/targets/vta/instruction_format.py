@@ -72,10 +72,13 @@ def layout_of(spec: VtaSpec) -> Layout:
 
 
 def _place(widths: list[int]) -> list[int]:
-    """Return the bit offset of each field, given the widths of the fields in bits.
+    """Return the bit offset of each field of an instruction.
 
     The fields follow the common head of the instruction. A field that would cross bit 64 begins at
     bit 64.
+
+    Args:
+        widths: width of each field in bits.
     """
     offsets, position = [], INSTRUCTION_HEAD_BITS
     for width in widths:
@@ -88,17 +91,29 @@ def _place(widths: list[int]) -> list[int]:
 
 @helper
 def get(lo: int, hi: int, offset: int, width: int) -> int:
-    """Read the unsigned field of `width` bits at bit `offset` of an instruction."""
+    """Read an unsigned bit field of an instruction.
+
+    Args:
+        lo: low word of the instruction.
+        hi: high word of the instruction.
+        offset: first bit of the field, 0 to 127.
+        width: width of the field in bits.
+    """
     word = lo if offset < 64 else hi
     return int(nb.int64((word >> nb.uint64(offset & 63)) & nb.uint64((1 << width) - 1)))
 
 
 @helper
 def put(value: int, offset: int, width: int) -> int:
-    """Return a word with `value` at bit `offset` of an instruction, and zeros elsewhere.
+    """Return a 64-bit word with one bit field of an instruction set, and zeros elsewhere.
 
     The value is truncated to `width` bits, as in hardware. The word is part of `hi` if `offset` is
     at least 64, else part of `lo`.
+
+    Args:
+        value: value of the field.
+        offset: first bit of the field, 0 to 127.
+        width: width of the field in bits.
     """
     word: int = (nb.uint64(value) & nb.uint64((1 << width) - 1)) << nb.uint64(offset & 63)
     return word
@@ -316,9 +331,14 @@ _MEMORY_FIELDS = (
 
 
 def fields_of(opcode: int, lay: Layout) -> tuple[Field, ...]:
-    """Return the fields after the common head (opcode and four flags), lowest bit first.
+    """Return the bit fields of an instruction that depend on its opcode, lowest bit first.
 
-    FINISH and undefined opcodes have no such fields.
+    The common head (opcode and four flags) is not included. FINISH and undefined opcodes have no
+    such fields.
+
+    Args:
+        opcode: the opcode.
+        lay: layout of the instruction fields.
     """
     if opcode in (LOAD, STORE):
         return _MEMORY_FIELDS

@@ -152,7 +152,12 @@ class VtaTarget:
         return self.lowering(workload).space
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        """Lower configs of a workload to instruction streams."""
+        """Lower configs of a workload to instruction streams.
+
+        Args:
+            workload: the workload.
+            configs: knob indices, shape (n, knobs).
+        """
         return _lowered(self.lowering(workload), configs)
 
     def measure(self, lowered: Lowered) -> Measurements:
@@ -175,14 +180,27 @@ class VtaTarget:
     def enumerate(
         self, workload: Workload, progress: Callable[[int], None] | None = None
     ) -> tuple[Lowered, Measurements]:
-        """Lower and measure every config of the workload's space."""
+        """Lower and measure every config of the workload's space.
+
+        Args:
+            workload: the workload.
+            progress: called with the number of configs that were just finished, possibly from
+                another thread.
+        """
         space = self.space(workload)
         return self.lower_and_measure(workload, space.unravel(np.arange(space.size)), progress)
 
     def lower_and_measure(
         self, workload: Workload, configs: Configs, progress: Callable[[int], None] | None = None
     ) -> tuple[Lowered, Measurements]:
-        """Lower and measure configs in one pass, without keeping their programs."""
+        """Lower and measure configs in one pass, without keeping their programs.
+
+        Args:
+            workload: the workload.
+            configs: knob indices, shape (n, knobs).
+            progress: called with the number of configs that were just finished, possibly from
+                another thread.
+        """
         lowering = self.lowering(workload)
         values = lowering.space.values(configs)
         codes, states, cycles = time_rows(lowering, values, progress)
@@ -193,7 +211,12 @@ class VtaTarget:
         return lowered, measured
 
     def estimate(self, workload: Workload, configs: Configs) -> Features:
-        """Compute closed-form estimates of configs, which need no compilation."""
+        """Compute closed-form estimates of configs, which need no compilation.
+
+        Args:
+            workload: the workload.
+            configs: knob indices, shape (n, knobs).
+        """
         lowering = self.lowering(workload)
         values = lowering.space.values(configs)
         tensors = tensor_operands(workload)
@@ -559,6 +582,10 @@ def _described(
 
 def _cycles(lowering: Lowering, compiled: Lowered) -> NDArray[np.int64]:
     """Simulate the timing of a batch in which all n configs have compiled.
+
+    Args:
+        lowering: lowering of the workload.
+        compiled: the batch.
 
     Returns:
         Cycles of each program, int64, shape (n,).

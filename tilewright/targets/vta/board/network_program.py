@@ -168,7 +168,7 @@ def _places(
 def _part(
     layer: Placed, places: Mapping[str, Sequence[MemoryPiece]], fixed: NDArray[np.bool_]
 ) -> LinkedPart:
-    """Return a layer's instructions with offsets in buffers instead of addresses.
+    """Return a layer's instructions, with addresses replaced by offsets in memory buffers.
 
     Args:
         layer: the layer.
@@ -186,7 +186,8 @@ def _border(
 
     Args:
         graph: the network, which defines the order of the tensors.
-        steps: the segments, with the tensors that they exchange with the host.
+        steps: the segments (layers that run as one instruction stream), with the tensors that they
+            exchange with the host.
 
     Returns:
         The inputs and the outputs.
@@ -272,6 +273,6 @@ def _steps(
 
 
 def _as_float32(scale: Scale) -> Scale:
-    """Return a quantisation scale with its step rounded to float32, the precision of the host."""
+    """Return a quantisation scale with its step rounded to float32, as the host computes."""
     with np.errstate(over="ignore"):
         return Scale(float(np.float32(scale.step)), scale.zero_point)

@@ -52,7 +52,7 @@ class BoardTensor:
 
 @dataclass(eq=False)
 class Placed:
-    """A layer's program with the tensors that it accesses.
+    """A layer's program with the tensors in memory that it accesses.
 
     Attributes:
         program: the lowered layer.
@@ -67,7 +67,7 @@ class Placed:
 
 @dataclass(eq=False)
 class StreamRun:
-    """The layers of one segment, and the tensors that the segment exchanges with the host.
+    """The layers of one segment, which run as one instruction stream, and the segment's tensors.
 
     Attributes:
         layers: the layers, in execution order.
@@ -228,7 +228,8 @@ class _Maker:
     def _made(self, name: str, packing: Packing, at: int) -> BoardTensor:
         """Record that the current segment writes a tensor, and return the tensor.
 
-        A layer writes the tensor directly, or writes a tensor of which it is a part or the whole.
+        A layer may also write the tensor by writing another tensor that contains it or is a part of
+        it.
 
         Args:
             name: name of the tensor.

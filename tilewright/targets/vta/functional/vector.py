@@ -140,12 +140,20 @@ def weight_tile(typingctx: Any, memory: Any, at: Any, pitch: Any, wgt: Any, wgt_
 
 
 def _data(context: Any, builder: Any, kind: Any, array: Any) -> Any:
-    """Return the data pointer of an array argument."""
+    """Return the data pointer of an array argument, as an LLVM value."""
     return context.make_array(kind)(context, builder, value=array).data
 
 
 def _load(builder: Any, data: Any, at: Any, kind: Any, align: int) -> Any:
-    """Load a value of type `kind` from item `at`."""
+    """Load a value from an array, as an LLVM instruction.
+
+    Args:
+        builder: LLVM builder of the function.
+        data: pointer to the array.
+        at: index of the item.
+        kind: LLVM type of the value.
+        align: alignment of the load in bytes.
+    """
     value = builder.load(builder.bitcast(builder.gep(data, [at]), kind.as_pointer()))
     value.align = align
     return value
@@ -157,14 +165,19 @@ def _store(builder: Any, value: Any, data: Any, at: Any, align: int) -> None:
 
 
 def _splat(builder: Any, value: Any) -> Any:
-    """Return a vector with 16 copies of a scalar."""
+    """Return an LLVM vector with 16 copies of a scalar."""
     blank = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
     first = builder.insert_element(blank, value, _I32(0))
     return builder.shuffle_vector(first, blank, ir.Constant(_LANES, [0] * LANES))
 
 
 def _interleave(size: int, group: int) -> Any:
-    """Return the shuffle mask that alternates groups of two vectors with `size` items."""
+    """Return the LLVM shuffle mask that alternates groups of items of two vectors.
+
+    Args:
+        size: number of items per vector.
+        group: number of items per group.
+    """
     order = []
     for first in range(0, size, group):
         order += [*range(first, first + group), *range(size + first, size + first + group)]

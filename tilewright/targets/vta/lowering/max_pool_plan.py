@@ -95,7 +95,12 @@ def axis_of(kernel: int, stride: int, outputs: int) -> PoolAxis:
 
 @helper
 def length(axis: PoolAxis, outputs: int) -> int:
-    """Return the number of pixels along an axis that `outputs` adjacent windows cover."""
+    """Return the number of pixels along an axis that adjacent pooling windows cover.
+
+    Args:
+        axis: layout of the axis.
+        outputs: number of adjacent windows.
+    """
     return (outputs - 1) * axis.stride + axis.kernel
 
 
@@ -194,7 +199,12 @@ def count_maxima(kernel: int, stride: int, tile: int, outputs: int) -> int:
 
 
 def maxima_an_output(kernel: int, stride: int) -> int:
-    """Return the number of maximum operations along an axis per further output of a tile."""
+    """Return the number of maximum operations along an axis that one more output of a tile takes.
+
+    Args:
+        kernel: size of a window along the axis.
+        stride: stride of the windows.
+    """
     return int(count_maxima(kernel, stride, 3, 3) - count_maxima(kernel, stride, 3, 2))
 
 
@@ -263,7 +273,11 @@ def pool_plan_of(
 
 @stage
 def pool_failure(plan: PoolPlan) -> int:
-    """Return the failure code of a scratchpad that is too small, or OK if all slots fit."""
+    """Return the failure code of a scratchpad that is too small, or OK if all slots fit.
+
+    Args:
+        plan: plan of the max-pool's schedule.
+    """
     if plan.slots.inp * plan.slots.inp_size > plan.m.inp_built:
         return ALLOC_INP
     if plan.slots.acc * plan.slots.acc_size > plan.m.acc_built:

@@ -73,6 +73,11 @@ def stock_failure(geo: Geometry, m: Machine, t: TemplateTiling) -> int:
 
     If several failure classes apply, the first one is returned; build errors come before run
     errors.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        t: sizes and numbers of the tiles.
     """
     if (t.on == 2 and t.co_tiles % 2) or (t.hn == 2 and t.row_tiles % 2):
         return MATCH
@@ -97,9 +102,12 @@ def stock_failure(geo: Geometry, m: Machine, t: TemplateTiling) -> int:
 
 @helper
 def _repeats_destination(nest: LoopNest) -> bool:
-    """Return whether one accumulator index occurs twice within two consecutive micro-ops.
+    """Return whether two consecutive micro-ops of a kernel write the same accumulator.
 
     The stock runtime rejects such micro-op kernels.
+
+    Args:
+        nest: the loops of the kernel.
     """
     hardware = 0
     reduction_unrolled = False

@@ -36,7 +36,7 @@ ROWS, COLUMNS, OUTPUT_BLOCKS, INPUT_BLOCKS, KERNEL_ROWS, KERNEL_COLUMNS = range(
 
 
 class GemmTiling(NamedTuple):
-    """Sizes and numbers of a schedule's output tiles, and of the reduction steps of a tile."""
+    """Sizes and numbers of a schedule's output tiles, and of a tile's reduction steps."""
 
     th: int  # size of a tile: output rows, output columns, output blocks and input blocks
     tw: int
@@ -120,7 +120,12 @@ class LoweringPlan(NamedTuple):
 
 @helper
 def tiling_of(geo: Geometry, knobs: NDArray[np.int64]) -> GemmTiling:
-    """Compute the tile sizes of a schedule from its knob values, shape (knobs,)."""
+    """Compute the tile sizes of a schedule from its knob values.
+
+    Args:
+        geo: geometry of the workload.
+        knobs: knob values, shape (knobs,).
+    """
     th, tw, tco, tci, head = knobs[0], knobs[1], knobs[2], knobs[3], knobs[8]
     first_rows = -(-th // head)
     row_tiles = 1 if first_rows >= geo.oh else 1 + -(-(geo.oh - first_rows) // th)
@@ -209,6 +214,9 @@ def gemms_of_residual(scale: int) -> tuple[int, int]:
     The GEMMs multiply by the identity matrix, scaled by a power of two that fits into a weight. For
     a scale that is one bit larger than that, the result is two GEMMs. They take as long as one GEMM
     and a shift, but need not precede all other additions.
+
+    Args:
+        scale: base-2 logarithm of the residual's factor.
     """
     if scale <= IDENTITY_BITS:
         return 1, 0
@@ -219,7 +227,13 @@ def gemms_of_residual(scale: int) -> tuple[int, int]:
 
 @stage
 def extra_iterations(operations: Operations) -> int:
-    """Return the iterations per accumulator in addition to those of the reset and the reduction."""
+    """Return the compute iterations per accumulator for the epilogue and a residual.
+
+    The iterations of the reset and of the reduction are not counted.
+
+    Args:
+        operations: operations of the epilogue.
+    """
     # initialising with the bias takes as long as one more reset
     first = 1 if operations.lifted else 0
     return operations.in_place + operations.residual + (operations.shift > 0) + first
@@ -297,7 +311,14 @@ def residual_slots(t: GemmTiling, room: int) -> tuple[int, int, int]:
 
 @helper
 def slots_failure(m: Machine, t: GemmTiling, operations: Operations, slots: BufferSlots) -> int:
-    """Return the failure code of a scratchpad that is too small, or OK if all slots fit."""
+    """Return the failure code of a scratchpad that is too small, or OK if all slots fit.
+
+    Args:
+        m: the machine.
+        t: sizes and numbers of the tiles.
+        operations: operations of the epilogue.
+        slots: the slots.
+    """
     if slots.inp > MAX_SLOTS or slots.inp * slots.inp_size > m.inp_built:
         return ALLOC_INP
     if operations.residual and slots.res == 0:
@@ -313,7 +334,10 @@ def slots_failure(m: Machine, t: GemmTiling, operations: Operations, slots: Buff
 def hardware_loops(geo: Geometry, t: GemmTiling, only_pixels: bool) -> LoopPlan:
     """Choose the two loops that run in hardware: loops over pixels first, then the longest others.
 
-    If `only_pixels` is set, the other loops are not used.
+    Args:
+        geo: geometry of the workload.
+        t: sizes and numbers of the tiles.
+        only_pixels: whether to use only loops over pixels.
     """
     extents = (t.th, t.tw, t.tco, t.tci, geo.kh, geo.kw)
     hw0, hw1 = -1, -1
