@@ -127,7 +127,7 @@ class CpuBench:
         Args:
             library: bytes of the compiled library, uint8 array of shape (bytes,).
             tensors: inputs of the workload, and the reference result.
-            values: the config, by knob name.
+            values: the config, as knob values by knob name.
             quiet_reference: seconds per call of the reference kernel on a quiet machine, from
                 `calibrate`, which may have run in an earlier process.
 
@@ -154,7 +154,7 @@ class CpuBench:
         Args:
             library: bytes of the compiled library, uint8 array of shape (bytes,).
             tensors: inputs of the workload, and the reference result.
-            values: the config, by knob name.
+            values: the config, as knob values by knob name.
         """
         arguments = tensors.arguments(values)
         self._call(self.load(library), tensors, arguments)

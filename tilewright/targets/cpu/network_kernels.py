@@ -165,7 +165,7 @@ def _make_narrowing(
     Args:
         workload: the workload.
         spec: the processor.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
         function: the kernel's scheduled function.
 
     Returns:

@@ -226,9 +226,13 @@ def median_interval(values: Seconds) -> tuple[float, float]:
 
 @lru_cache(maxsize=1024)
 def _values_below(count: int) -> int:
-    """Return the number of `count` sorted values that lie below the confidence interval, or -1.
+    """Return how many sorted values lie below the confidence interval of their median.
 
-    -1 means that there are too few values for an interval.
+    Args:
+        count: number of values.
+
+    Returns:
+        The number; -1 if there are too few values for an interval.
     """
     probability, index = 0.0, -1
     while True:

@@ -49,7 +49,13 @@ COMMAND_NAMES = {
 
 @stage
 def bits(word: int, low: int, width: int) -> int:
-    """Return bits low … low + width − 1 of a 64-bit operand, as int64."""
+    """Return a bit field of a 64-bit operand, as int64.
+
+    Args:
+        word: the operand.
+        low: index of the field's lowest bit.
+        width: width of the field in bits.
+    """
     return nb.int64((nb.uint64(word) >> nb.uint64(low)) & nb.uint64((1 << width) - 1))
 
 

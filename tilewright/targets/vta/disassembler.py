@@ -111,7 +111,7 @@ def line_of(word: int, lay: Layout) -> str:
 
     Args:
         word: the instruction as a 128-bit integer.
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
     """
     values = decode(word, lay)
     opcode = values["opcode"]

@@ -181,7 +181,7 @@ def pack_gemm(
     """Encode a GEMM, or a reset of accumulators.
 
     Args:
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         flags: dependency flags.
         reset: 1 to set the accumulators to zero, 0 to multiply.
         uop_bgn: first micro-op.
@@ -223,7 +223,7 @@ def pack_alu(
     """Encode an ALU operation.
 
     Args:
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         flags: dependency flags.
         uop_bgn: first micro-op.
         uop_end: end of the micro-ops, exclusive.
@@ -263,7 +263,7 @@ def pack_uop(lay: Layout, dst: int, src: int, wgt: int) -> int:
     """Encode a micro-op.
 
     Args:
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         dst: accumulator index.
         src: input index, or the index of the source accumulator for an ALU instruction.
         wgt: weight index; 0 for an ALU instruction.
@@ -338,7 +338,7 @@ def fields_of(opcode: int, lay: Layout) -> tuple[Field, ...]:
 
     Args:
         opcode: the opcode.
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
     """
     if opcode in (LOAD, STORE):
         return _MEMORY_FIELDS
@@ -378,7 +378,7 @@ def decode(word: int, lay: Layout) -> dict[str, int]:
 
     Args:
         word: the instruction as a 128-bit integer.
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
 
     Returns:
         The values of `opcode`, of the four flags and of the opcode's fields. The entry `unused`
@@ -404,7 +404,7 @@ def encode(values: dict[str, int], lay: Layout) -> int:
     Args:
         values: field values by name. Absent fields are zero, and values are truncated to the width
             of their field.
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
 
     Returns:
         The instruction as a 128-bit integer.

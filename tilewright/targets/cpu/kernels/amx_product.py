@@ -156,7 +156,8 @@ def blocks_of(
         rows: matrix rows per group.
         columns: columns of a product.
         depth: number of steps of the depth, and number of 32-bit words per step.
-        v: the config, by knob name. `tiles_down` and `tiles_across` select the size of a block.
+        v: the config, as knob values by knob name. `tiles_down` and `tiles_across` select the size
+            of a block.
 
     Raises:
         DoesNotApply: the block has more than `SUMS` tiles of accumulators.
@@ -320,7 +321,7 @@ def product_function(
 
     Args:
         b: sizes of the product and of its blocks.
-        v: the config, by knob name.
+        v: the config, as knob values by knob name.
         spec: the processor.
         operands: data, weights and output of the product.
     """
@@ -340,7 +341,7 @@ def _build_tasks(b: TileBlocks, v: KnobValues, spec: CpuSpec, operands: TileOper
 
     Args:
         b: sizes of the product and of its blocks.
-        v: the config, by knob name.
+        v: the config, as knob values by knob name.
         spec: the processor.
         operands: data, weights and output of the product.
     """

@@ -59,7 +59,7 @@ class BatchMatmul:
         return workload.batch, workload.height, workload.out_channels
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Define the kernel as a TensorIR function, without a schedule."""
+        """Define the kernel of a config (`values`) as an unscheduled TensorIR function."""
         w = workload
         data = te.placeholder(self.data_shape(w, spec), w.dtype, name="data")
         weights = te.placeholder(self.weights_shape(w), w.dtype, name="weights")
@@ -77,7 +77,7 @@ class BatchMatmul:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Build the kernel's TensorIR function with the loops that a config selects.
+        """Build the kernel's TensorIR function with the loops that the config `values` selects.
 
         The loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
         `function`, the unscheduled kernel from `define`, is ignored.
@@ -130,7 +130,7 @@ class BatchMatmulInt8(BatchMatmul):
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Build the kernel's TensorIR function with the loops that a config selects.
+        """Build the kernel's TensorIR function with the loops that the config `values` selects.
 
         The loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
         `function`, the unscheduled kernel from `define`, is ignored.

@@ -91,7 +91,7 @@ class Convolution:
         return packed_shape(workload, spec, out=True)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Define the kernel as a TensorIR function, without a schedule.
+        """Define the kernel of a config (`values`) as an unscheduled TensorIR function.
 
         The knob `algorithm` of the config selects direct or Winograd convolution.
         """
@@ -127,7 +127,7 @@ def define_direct(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     Args:
         w: the workload.
         spec: the processor.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
     """
     t = CpuTiling.for_config(w, spec, values, pixels(w))
     blocks, _, _ = t.tile
@@ -179,7 +179,7 @@ def schedule_direct(function: PrimFunc, w: Workload, spec: CpuSpec, values: Knob
         function: the function.
         w: the workload.
         spec: the processor.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
 
     Returns:
         The scheduled function.
@@ -244,7 +244,7 @@ def pack_direct(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) 
         weights: shape (o, c, kh, kw).
         w: the workload.
         spec: the processor.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
 
     Returns:
         Shape (o / tile, c / ib, kh, kw, ib, tile).
@@ -261,7 +261,7 @@ def _schedule_copy(
     Args:
         sch: the schedule, which is changed.
         w: the workload.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
         t: the tile sizes.
         at: the loop over parallel chunks, and the loop over chunks of input channels. The knob
             `copy` selects the loop within which the data are copied.
@@ -293,7 +293,7 @@ def _schedule_tile(
     Args:
         sch: the schedule, which is changed.
         part: the block that computes the tile.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
         reduced: loops over blocks of input channels, kernel rows, kernel columns, and channels
             within a block.
         tile: loops over channel blocks, rows and columns of the tile.

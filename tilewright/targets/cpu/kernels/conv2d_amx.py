@@ -101,7 +101,7 @@ class ConvolutionTiles:
         return packed_shape(workload, spec, out=True)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Build the kernel's TensorIR function with the loops that a config selects.
+        """Build the kernel's TensorIR function with the loops that the config `values` selects.
 
         The loops are written explicitly, so that `schedule` has nothing to do.
         """
@@ -119,7 +119,7 @@ class ConvolutionTiles:
         Args:
             workload: the workload.
             spec: the processor.
-            values: the config, by knob name.
+            values: the config, as knob values by knob name.
             data_block: channels per block of the data, which are passed as uint16.
 
         Returns:
@@ -143,7 +143,7 @@ class ConvolutionTiles:
             weights: shape (o, c / groups, kh, kw).
             workload: the workload.
             spec: the processor.
-            values: the config, by knob name.
+            values: the config, as knob values by knob name.
 
         Returns:
             Int32 array of shape (words,).
@@ -457,7 +457,13 @@ class _Image:
     def step(
         self, matrix: Expression, place: tuple[Expression, Expression], at: Expression
     ) -> Expression:
-        """Return the index in the copy at which a block begins: see `TileOperands.step`."""
+        """Return the index in the copied data at which a block of the product begins.
+
+        Args:
+            matrix: index of the image.
+            place: line (group of matrix rows) and first row of the block within the line.
+            at: index of the step along the depth.
+        """
         w, layout, (line, first) = self.w, self.layout, place
         phases_y, phases_x, height, width = layout.size
         if layout.folded:

@@ -104,7 +104,7 @@ class ConvolutionInt8:
         return packed_shape(workload, spec, out=True)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Define the kernel as a TensorIR function, without a schedule.
+        """Define the kernel of a config (`values`) as an unscheduled TensorIR function.
 
         The knob `algorithm` of the config selects direct or Winograd convolution.
         """
@@ -145,7 +145,7 @@ class ConvolutionInt8:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Build the kernel's TensorIR function with the loops that a config selects.
+        """Build the kernel's TensorIR function with the loops that the config `values` selects.
 
         For the direct algorithm, the loops are written explicitly, because TVM's `Schedule` cannot
         express overlapping tiles; `function` is then ignored. For Winograd's algorithm, TVM's
@@ -167,7 +167,7 @@ class ConvolutionInt8:
 
 
 def _may_transform(w: Workload) -> bool:
-    """Return whether the kernel can compute a workload with Winograd's algorithm."""
+    """Return whether a workload can be computed with Winograd's algorithm in int8."""
     return w.dequantises and winograd.serves(w)
 
 
@@ -205,7 +205,7 @@ def direct_function(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     Args:
         w: the workload.
         spec: the processor.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
 
     Raises:
         DoesNotApply: the config unrolls too much code.
@@ -243,7 +243,7 @@ def pack_direct(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) 
         weights: shape (o, c, kh, kw).
         w: the workload.
         spec: the processor.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
 
     Returns:
         Int32 array of shape `weights_shape`.
@@ -485,5 +485,5 @@ class _Convolution:
 
 
 def _by_pixel(place: tuple[int, ...]) -> tuple[int, ...]:
-    """Sort key that orders (vector, row, column) by row, then column, then vector."""
+    """Sort key that orders positions (vector, row, column) by row, then column, then vector."""
     return place[1:] + place[:1]

@@ -97,7 +97,7 @@ class CpuTiling:
         Args:
             w: the workload.
             spec: the processor.
-            values: the config, by knob name.
+            values: the config, as knob values by knob name.
             size: rows and columns of the output as the kernel sees them; for Winograd's algorithm,
                 of the grid of its tiles.
         """
@@ -129,7 +129,7 @@ def check_unrolled(tiling: CpuTiling, values: KnobValues, kernel: tuple[int, int
 
     Args:
         tiling: the tile sizes.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
         kernel: rows and columns of the kernel.
 
     Raises:

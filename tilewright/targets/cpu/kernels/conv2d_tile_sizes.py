@@ -89,12 +89,21 @@ def direct_knobs(
 
 
 def _part_lengths(length: int, at_most: int) -> tuple[int, ...]:
-    """Return the lengths of equal parts that cover `length`, none longer than `at_most`."""
+    """Return the possible lengths of equal parts that cover a dimension.
+
+    Args:
+        length: length of the dimension.
+        at_most: largest length of a part.
+    """
     return tuple(sorted({even_parts(length, most) for most in range(1, at_most + 1)}))
 
 
 def _part_counts(length: int) -> tuple[int, ...]:
-    """Return possible numbers of parts: 1 to 4, powers of two from 8, and `length` itself."""
+    """Return possible numbers of parts of a dimension: 1 to 4, powers of two, and its length.
+
+    Args:
+        length: length of the dimension.
+    """
     doubled = (1 << power for power in range(3, length.bit_length()))
     return tuple(sorted({*range(1, min(length, 4) + 1), *doubled, length}))
 

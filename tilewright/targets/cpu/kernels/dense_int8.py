@@ -67,7 +67,7 @@ class DenseInt8(Dense):
         return {**float_values, "pack_data": 1}
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Define the kernel as a TensorIR function, without a schedule."""
+        """Define the kernel of a config (`values`) as an unscheduled TensorIR function."""
         w, p, dot = workload, GemmShape.for_workload(workload, spec), dot_product(spec)
         width, out = p.width(values), self.out_shape(workload, spec)
         data = te.placeholder(self.data_shape(w, spec), w.data_dtype, name="data")
@@ -90,7 +90,7 @@ class DenseInt8(Dense):
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Build the kernel's TensorIR function with the loops that a config selects.
+        """Build the kernel's TensorIR function with the loops that the config `values` selects.
 
         The loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
         `function`, the unscheduled kernel from `define`, is ignored.
@@ -109,7 +109,7 @@ class DenseInt8(Dense):
             weights: shape (out, in).
             workload: the workload.
             spec: the processor.
-            values: the config, by knob name.
+            values: the config, as knob values by knob name.
 
         Returns:
             Int32 array of shape (tiles, 1 + steps, lanes of a tile).
@@ -160,7 +160,7 @@ class DotShare(Share):
 
         Args:
             p: sizes of the product.
-            v: the config, by knob name.
+            v: the config, as knob values by knob name.
         """
         return tiles(p.columns, p.width(v)), 1 + p.depth, v["tile_vectors"] * vector_of(p.lanes)
 

@@ -156,7 +156,7 @@ class Depthwise:
         return w.batch, w.out_channels // block, w.out_height, w.out_width, block
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Define the kernel as a TensorIR function, without a schedule."""
+        """Define the kernel of a config (`values`) as an unscheduled TensorIR function."""
         w, block = workload, _block(workload, spec)
         data = te.placeholder(self.data_shape(w, spec), w.data_dtype, name="data")
         filters = (w.in_channels // block, w.kernel_h, w.kernel_w, block)
@@ -180,7 +180,7 @@ class Depthwise:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Build the kernel's TensorIR function with the loops that a config selects.
+        """Build the kernel's TensorIR function with the loops that the config `values` selects.
 
         The loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
         `function`, the unscheduled kernel from `define`, is ignored.

@@ -336,7 +336,7 @@ class Grouped:
         Args:
             w: the workload.
             spec: the processor.
-            values: the config, by knob name.
+            values: the config, as knob values by knob name.
 
         Returns:
             (tiles of output channels, kh, kw, input channels per tile, output channels per tile).
@@ -345,7 +345,7 @@ class Grouped:
         return reach.tasks, w.kernel_h, w.kernel_w, reach.span, reach.tile
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Define the kernel as a TensorIR function, without a schedule."""
+        """Define the kernel of a config (`values`) as an unscheduled TensorIR function."""
         w, (ib, ob) = workload, _blocks(workload, spec)
         reach = _reach(w, spec, values["tile_blocks"])
         each_in, each_out = w.in_channels // w.groups, w.out_channels // w.groups
@@ -378,7 +378,7 @@ class Grouped:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Build the kernel's TensorIR function with the loops that a config selects.
+        """Build the kernel's TensorIR function with the loops that the config `values` selects.
 
         The loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
         `function`, the unscheduled kernel from `define`, is ignored.
@@ -400,7 +400,7 @@ class Grouped:
             weights: shape (o, c / groups, kh, kw).
             workload: the workload.
             spec: the processor.
-            values: the config, by knob name.
+            values: the config, as knob values by knob name.
 
         Returns:
             Packed weights of shape `weights_shape`.

@@ -153,7 +153,7 @@ class WindowLoops:
 
     Args:
         w: the workload.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
         taps: builder of the multiply-adds of one kernel position, called a tap.
         in_block: input channels per block.
         out_block: output channels per block.

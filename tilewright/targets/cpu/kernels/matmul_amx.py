@@ -78,7 +78,7 @@ class MatmulTiles:
         return (*_batch_axes(workload), _sizes(workload)[1], workload.out_channels)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Build the kernel's TensorIR function with the loops that a config selects.
+        """Build the kernel's TensorIR function with the loops that the config `values` selects.
 
         The loops are written explicitly, so that `schedule` has nothing to do.
         """
@@ -103,7 +103,7 @@ class MatmulTiles:
                 for a batched product.
             workload: the workload.
             spec: the processor.
-            values: the config, by knob name.
+            values: the config, as knob values by knob name.
 
         Returns:
             Int32 array of shape (words,), or the second operand of shape (batch, depth, columns).
@@ -142,7 +142,7 @@ def _batch_axes(w: Workload) -> tuple[int, ...]:
 
 
 def _sizes(w: Workload) -> tuple[int, int]:
-    """Return the number of matrices, and the number of rows of each matrix."""
+    """Return the number of matrices that a workload multiplies, and the rows of each matrix."""
     return (w.batch, w.height) if w.operator == "batch_matmul" else (1, w.batch)
 
 
@@ -279,7 +279,13 @@ class _Matrices:
     def step(
         self, matrix: Expression, place: tuple[Expression, Expression], at: Expression
     ) -> Expression:
-        """Return the index in the copy at which a block begins: see `TileOperands.step`."""
+        """Return the index in the copied data at which a block of the product begins.
+
+        Args:
+            matrix: index of the product.
+            place: line (always 0) and first row of the block.
+            at: index of the step along the depth.
+        """
         return ((matrix * self.b.steps + at) * self.b.rows + place[1]) * self.row
 
     def finish(

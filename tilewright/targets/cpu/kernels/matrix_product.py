@@ -100,7 +100,7 @@ class GemmShape:
         """Return the number of columns of a register tile.
 
         Args:
-            values: the config, by knob name.
+            values: the config, as knob values by knob name.
         """
         return values["tile_vectors"] * self.lanes
 
@@ -228,7 +228,7 @@ def multiply(
     Args:
         w: the workload.
         product: sizes of the product.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
         packed: whether the weights were packed in tiles in advance.
         share_of: class that builds the loops of one parallel task. Default: `Share`, for float32.
 
@@ -272,7 +272,7 @@ class Share:
     Args:
         arguments: parameters of the function that is being built.
         p: sizes of the product.
-        v: the config, by knob name.
+        v: the config, as knob values by knob name.
         lead: index of the product in a batch, as a list; empty without a batch.
         row: index of the share of the rows.
         column: index of the share of the columns.
@@ -287,7 +287,7 @@ class Share:
 
         Args:
             p: sizes of the product.
-            v: the config, by knob name.
+            v: the config, as knob values by knob name.
         """
         return tiles(p.columns, p.width(v)), p.depth, p.width(v)
 

@@ -170,7 +170,7 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     Args:
         w: the workload.
         spec: the processor.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
     """
     m, t = values["algorithm"], _tiling(w, spec, values)
     a = m + 2
@@ -314,7 +314,7 @@ def schedule(function: PrimFunc, w: Workload, spec: CpuSpec, values: KnobValues)
         function: the function.
         w: the workload.
         spec: the processor.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
 
     Returns:
         The scheduled function.
@@ -374,7 +374,7 @@ def _schedule_products(sch: Schedule, part: Block, t: CpuTiling, values: KnobVal
         sch: the schedule, which is changed.
         part: the block that computes the products.
         t: the tile sizes.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
     """
     *spatial, b, c, i = sch.get_loops(part)[-8:]
     tiles, inner = _split_tiles(sch, spatial, t, values)
@@ -392,7 +392,7 @@ def _schedule_rounds(sch: Schedule, part: Block, t: CpuTiling, values: KnobValue
         sch: the schedule, which is changed.
         part: the block that computes the products.
         t: the tile sizes.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
 
     Returns:
         The loop over the parts.
@@ -421,7 +421,7 @@ def _split_tiles(
         spatial: loops over the row p and the column q of a transformed patch, channel blocks, and
             rows and columns of patches.
         t: the tile sizes.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
 
     Returns:
         The loops over the tiles, and the loops within a tile.
@@ -451,7 +451,7 @@ def _schedule_tile(
     Args:
         sch: the schedule, which is changed.
         block: the block that computes the products.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
         reduced: loops over blocks of input channels and over the channels within a block.
         tile: loops over the channel blocks, rows and columns of the tile.
         lanes: loop over the output channels of a block, which is vectorised.
@@ -503,8 +503,8 @@ def _schedule_input(
 
     Args:
         sch: the schedule, which is changed.
-        values: the config, by knob name. The knob `stages` selects whether data are transformed per
-            chunk, or all before the products.
+        values: the config, as knob values by knob name. The knob `stages` selects whether data are
+            transformed per chunk, or all before the products.
         chunk: loop over chunks of image rows.
         blocks: the blocks of the transform, in the order of their computation.
         image: loop over images, if the data of one image are transformed at a time. None transforms
@@ -554,7 +554,7 @@ def pack(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) -> Arra
         weights: shape (o, c, 3, 3).
         w: the workload.
         spec: the processor.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
 
     Returns:
         Transformed weights of shape (o / tile, m + 2, m + 2, c / ib, ib, tile), or untransformed

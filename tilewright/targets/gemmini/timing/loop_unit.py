@@ -102,9 +102,12 @@ NOBODY = -1
 
 @stage
 def settings_at(loop: int) -> int:
-    """Return the position of a loop's settings in the state.
+    """Return the position in the state of the settings of a hardware loop.
 
     Kernels are compiled without reference counting, so they cannot return a view of the settings.
+
+    Args:
+        loop: which of the two loops, 0 or 1.
     """
     return LW_LOOPS + loop * LOOP_SETTINGS
 

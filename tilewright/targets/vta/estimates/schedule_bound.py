@@ -302,7 +302,8 @@ def bound_extended(
     Args:
         geo: geometry of the workload.
         m: the machine.
-        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        epilogue: ALU operations as rows (operand kind, opcode, immediate) of `epilogue_steps`,
+            shape (steps, 3).
         values: knob values, shape (n, knobs).
 
     Returns:
@@ -442,7 +443,8 @@ def _epilogue_iterations(ops: Operations, epilogue: NDArray[np.int64]) -> float:
 
     Args:
         ops: operations of the epilogue. Operands that initialise the accumulators are not counted.
-        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        epilogue: ALU operations as rows (operand kind, opcode, immediate) of `epilogue_steps`,
+            shape (steps, 3).
     """
     kinds = epilogue[:, 0]
     tensors = int((kinds == EPILOGUE_TENSOR).sum()) - int(ops.starts_with_tensor)

@@ -58,8 +58,8 @@ def check(
 
     Args:
         m: the machine.
-        lay: layout of the instruction fields.
-        rules: the semantic rules.
+        lay: bit positions of the instruction fields.
+        rules: the simulated behaviour where implementations of the VTA differ.
         pads: the scratchpads.
         lo: low word of the instruction.
         hi: high word of the instruction.
@@ -97,8 +97,8 @@ def work_of(
 
     Args:
         m: the machine.
-        lay: layout of the instruction fields.
-        rules: the semantic rules.
+        lay: bit positions of the instruction fields.
+        rules: the simulated behaviour where implementations of the VTA differ.
         lo: low word of the instruction.
         hi: high word of the instruction.
         inp_row: number of values per row of an input element in the simulator's arrays.
@@ -274,9 +274,9 @@ def first_hazard(lay: Layout, rules: SemanticRules, pads: Scratchpads, lo: int, 
     iteration.
 
     Args:
-        lay: layout of the instruction fields.
-        rules: the semantic rules.
-        pads: the scratchpads; changed in place.
+        lay: bit positions of the instruction fields.
+        rules: the simulated behaviour where implementations of the VTA differ.
+        pads: the scratchpads.
         lo: low word of the instruction.
         hi: high word of the instruction.
 

@@ -68,7 +68,7 @@ def loops_of(lay: Layout, lo: int, hi: int) -> DecodedLoops:
     """Decode a GEMM or ALU instruction. Fields that its kind of instruction lacks are zero.
 
     Args:
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         lo: low word of the instruction.
         hi: high word of the instruction.
     """
@@ -103,7 +103,7 @@ def uop_of(lay: Layout, word: int) -> tuple[int, int, int]:
     """Decode a micro-op to its accumulator, source and weight indices (dst, src, wgt).
 
     Args:
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         word: the micro-op as an unsigned 64-bit integer.
     """
     src_at = lay.uop_dst_bits

@@ -36,7 +36,7 @@ def trips(rules: SemanticRules, g: DecodedLoops) -> tuple[int, int, int]:
     """Return the number of iterations of each loop of a GEMM or ALU instruction.
 
     Args:
-        rules: the semantic rules.
+        rules: the simulated behaviour where implementations of the VTA differ.
         g: fields of the instruction.
 
     Returns:
@@ -76,8 +76,8 @@ def gemm(m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, g: De
 
     Args:
         m: the machine.
-        lay: layout of the instruction fields.
-        rules: the semantic rules.
+        lay: bit positions of the instruction fields.
+        rules: the simulated behaviour where implementations of the VTA differ.
         pads: the scratchpads; changed in place.
         g: fields of the instruction.
     """
@@ -142,9 +142,9 @@ def _uop_nest(
     the scratchpads.
 
     Args:
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         uop: micro-op scratchpad, shape (micro-ops,).
-        rules: the semantic rules.
+        rules: the simulated behaviour where implementations of the VTA differ.
         g: fields of the instruction.
         k: number of the first micro-op of the pattern.
         uops: number of micro-ops of the GEMM.
@@ -227,7 +227,7 @@ def _gemm_wrapped(
 
     Args:
         m: the machine.
-        rules: the semantic rules.
+        rules: the simulated behaviour where implementations of the VTA differ.
         pads: the scratchpads; changed in place.
         g: fields of the instruction.
         d: accumulator index of the micro-op.
@@ -305,8 +305,8 @@ def alu(m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, g: Dec
 
     Args:
         m: the machine.
-        lay: layout of the instruction fields.
-        rules: the semantic rules.
+        lay: bit positions of the instruction fields.
+        rules: the simulated behaviour where implementations of the VTA differ.
         pads: the scratchpads; changed in place.
         g: fields of the instruction.
     """
@@ -340,7 +340,7 @@ def _operation(m: Machine, rules: SemanticRules, g: DecodedLoops) -> tuple[int, 
 
     Args:
         m: the machine.
-        rules: the semantic rules.
+        rules: the simulated behaviour where implementations of the VTA differ.
         g: fields of the instruction.
     """
     if g.alu_opcode != ALU_SHR:
@@ -403,7 +403,7 @@ def _scattered(
         acc: accumulators, shape (depth · size,); changed in place.
         fresh: whether OUT equals the accumulator, shape (depth,); changed in place.
         uop: micro-op scratchpad, shape (micro-ops,).
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         first: first micro-op.
         uops: number of micro-ops.
         depth: number of accumulator elements.

@@ -266,7 +266,7 @@ def load(
 
     Args:
         m: the machine.
-        rules: the semantic rules.
+        rules: the simulated behaviour where implementations of the VTA differ.
         pads: the scratchpads.
         dram: memory image, uint8, shape (bytes,).
         base: byte address of the memory image.
@@ -349,7 +349,7 @@ def store(
 
     Args:
         m: the machine.
-        rules: the semantic rules.
+        rules: the simulated behaviour where implementations of the VTA differ.
         pads: the scratchpads.
         dram: memory image, uint8, shape (bytes,).
         base: byte address of the memory image.

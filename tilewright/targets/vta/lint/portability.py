@@ -79,7 +79,7 @@ def no_accesses(rules: SemanticRules) -> Accesses:
     """Allocate the record of accesses before the first instruction, without any access.
 
     Args:
-        rules: the semantic rules.
+        rules: the simulated behaviour where implementations of the VTA differ.
     """
     inp, wgt, acc = rules.inp_depth, rules.wgt_depth, rules.acc_depth
     return Accesses(
@@ -98,7 +98,7 @@ def inspect_transfer(
 
     Args:
         m: the machine.
-        rules: the semantic rules.
+        rules: the simulated behaviour where implementations of the VTA differ.
         pads: the scratchpads.
         is_store: whether the instruction is a STORE.
         t: fields of the instruction.
@@ -189,8 +189,8 @@ def inspect_gemm(
     """Examine a GEMM that executes at least one iteration.
 
     Args:
-        lay: layout of the instruction fields.
-        rules: the semantic rules.
+        lay: bit positions of the instruction fields.
+        rules: the simulated behaviour where implementations of the VTA differ.
         pads: the scratchpads.
         g: fields of the instruction.
         first_iteration: number of the instruction's first iteration. Iterations are counted over
@@ -236,8 +236,8 @@ def inspect_alu(
     `run_tensor_shift` examines the amounts of a shift with a tensor operand.
 
     Args:
-        lay: layout of the instruction fields.
-        rules: the semantic rules.
+        lay: bit positions of the instruction fields.
+        rules: the simulated behaviour where implementations of the VTA differ.
         pads: the scratchpads.
         g: fields of the instruction.
         clock: number of instructions of each module that have certainly finished, shape (3,).
@@ -275,8 +275,8 @@ def run_tensor_shift(
 
     Args:
         m: the machine.
-        lay: layout of the instruction fields.
-        rules: the semantic rules.
+        lay: bit positions of the instruction fields.
+        rules: the simulated behaviour where implementations of the VTA differ.
         pads: the scratchpads; changed in place.
         g: fields of the instruction.
         n: index of the instruction.
@@ -343,8 +343,8 @@ def survey(
         noisy_dram: memory image for the run on noise, shape (bytes,); changed in place.
         base: byte address of both images.
         m: the machine.
-        lay: layout of the instruction fields.
-        rules: the semantic rules.
+        lay: bit positions of the instruction fields.
+        rules: the simulated behaviour where implementations of the VTA differ.
         pads: zeroed scratchpads.
         noisy: scratchpads filled with noise.
         queues_of_flags: queue of each module and flag, shape (3, 4).

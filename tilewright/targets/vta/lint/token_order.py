@@ -116,12 +116,12 @@ def _started_pops(
 
     Args:
         insns: instructions, shape (k, 2).
-        instructions: instructions of each module in order, shape (3, k).
-        clock: clock of instruction `n`, shape (3,).
+        instructions: instructions of the popping module in order, padded with -1.
+        clock: number of instructions of each module that have certainly finished, shape (3,).
         queue: index of the token queue.
         popper_queues: queues of the flags of the popping module, shape (4,).
-        pushers: instruction that pushes each token of each queue.
-        pushes: number of tokens that are pushed to each queue, shape (4,).
+        pushers: instruction that pushes each token, shape (4, tokens); -1 for initial tokens.
+        pushes: number of tokens of each queue so far, shape (4,).
         popped: number of pops from each queue before the popping module's next instruction, shape
             (4,).
         modules: module that executes each instruction, shape (k,).

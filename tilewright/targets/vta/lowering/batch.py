@@ -70,7 +70,7 @@ class Lowering:
         kind: name of the schedule space.
         stock: whether the restrictions of the stock compiler apply.
         machine: numbers of the machine.
-        layout: layout of the instruction fields.
+        layout: bit positions of the instruction fields.
         geometry: packed sizes and memory layout of the workload.
         epilogue: rows of `epilogue_steps`, int64, shape (steps, 3).
         space: the schedule space.

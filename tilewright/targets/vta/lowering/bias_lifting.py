@@ -186,7 +186,8 @@ def lifted_epilogue(epilogue: NDArray[np.int64], lift: Lift, behind: int = 0) ->
     The lift is a constant that is added to the bias. A part of it remains after the right shift.
 
     Args:
-        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        epilogue: ALU operations as rows (operand kind, opcode, immediate) of `epilogue_steps`,
+            shape (steps, 3).
         lift: the lift.
         behind: number of final steps that are not changed.
 

@@ -60,8 +60,9 @@ def set_alike(
     Args:
         geo: geometry of the workload.
         m: the machine.
-        lay: layout of the instruction fields.
-        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        lay: bit positions of the instruction fields.
+        epilogue: ALU operations as rows (operand kind, opcode, immediate) of `epilogue_steps`,
+            shape (steps, 3).
         values: knob values (not indices), shape (n, knobs); changed in place.
     """
     for row in range(values.shape[0]):

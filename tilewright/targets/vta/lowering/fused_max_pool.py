@@ -425,12 +425,13 @@ def lower_pooled(
     Args:
         geo: geometry of the workload.
         m: the machine.
-        lay: layout of the instruction fields.
-        epilogue: rows of `epilogue_steps` without tensors, shape (steps, 3).
+        lay: bit positions of the instruction fields.
+        epilogue: ALU operations without tensors, as rows (operand kind, opcode, immediate) of
+            `epilogue_steps`, shape (steps, 3).
         knobs: knob values (not indices), shape (10,).
         out: filled with instructions, uint64, shape (instructions, 2).
         uops: filled with micro-ops, uint64, shape (micro-ops,).
-        state: filled with the counts.
+        state: filled with the program's counts, such as the numbers of instructions.
         options: unused.
 
     Returns:

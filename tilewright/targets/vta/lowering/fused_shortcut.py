@@ -176,7 +176,7 @@ def summed_plan_of(
     Args:
         geo: geometry of the workload.
         m: the machine.
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         epilogue: rows of `epilogue_steps` for both convolutions, the shortcut's first, shape
             (steps, 3).
         knobs: knob values, shape (knobs,).
@@ -238,12 +238,12 @@ def lower_summed(
     Args:
         geo: geometry of the workload.
         m: the machine.
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         epilogue: rows of `epilogue_steps`, the shortcut's first, shape (steps, 3).
         knobs: knob values (not indices), shape (knobs,).
         out: filled with instructions, uint64, shape (instructions, 2).
         uops: filled with micro-ops, uint64, shape (micro-ops,).
-        state: filled with the counts.
+        state: filled with the program's counts, such as the numbers of instructions.
         options: unused.
 
     Returns:

@@ -380,7 +380,7 @@ def gemm(
     Args:
         state: counts of the program.
         out: the instructions.
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         reset: 1 to set the accumulators to zero, 0 to multiply.
         bgn: first micro-op.
         end: end of the micro-ops, exclusive.
@@ -420,7 +420,7 @@ def alu(
     Args:
         state: counts of the program.
         out: the instructions.
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         bgn: first micro-op.
         end: end of the micro-ops, exclusive.
         n0: iterations of the outer loop.

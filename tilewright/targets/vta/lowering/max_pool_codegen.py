@@ -143,7 +143,7 @@ def alu_run(
 
     Args:
         program: the program.
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         line: length of the tile's lines.
         pitch: distance between two blocks in accumulators.
         blocks: number of blocks.

@@ -109,12 +109,13 @@ def lower_unchecked(
     Args:
         geo: geometry of the workload.
         m: the machine.
-        lay: layout of the instruction fields.
-        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        lay: bit positions of the instruction fields.
+        epilogue: ALU operations as rows (operand kind, opcode, immediate) of `epilogue_steps`,
+            shape (steps, 3).
         knobs: knob values (not indices), shape (3,).
         out: filled with instructions, uint64, shape (instructions, 2).
         uops: filled with micro-ops, uint64, shape (micro-ops,).
-        state: filled with the counts.
+        state: filled with the program's counts, such as the numbers of instructions.
         options: number of groups of tiles after which the program ends, shape (1,).
 
     Returns:
@@ -227,7 +228,7 @@ def _write_kernels(
 
     Args:
         geo: geometry of the workload.
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         uops: micro-op scratchpad, shape (micro-ops,); changed in place.
         v: number of virtual threads.
         th: output rows per tile.

@@ -89,7 +89,8 @@ def tiling_of(
 
     Args:
         geo: geometry of the workload.
-        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        epilogue: ALU operations as rows (operand kind, opcode, immediate) of `epilogue_steps`,
+            shape (steps, 3).
         knobs: knob values, shape (7,).
         stock: whether the restrictions of the stock compiler apply. Otherwise, there are no more
             threads than tiles.
@@ -285,7 +286,7 @@ def write_uops(
     Micro-ops beyond the end of the scratchpad are omitted.
 
     Args:
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         uops: the micro-op scratchpad, shape (micro-ops,).
         at: position of the first micro-op.
         nest: the loops.

@@ -146,7 +146,8 @@ def own_steps(geo: Geometry, epilogue: NDArray[np.int64]) -> NDArray[np.int64]:
 
     Args:
         geo: geometry of the workload.
-        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        epilogue: ALU operations as rows (operand kind, opcode, immediate) of `epilogue_steps`,
+            shape (steps, 3).
     """
     return epilogue[geo.beside_steps : epilogue.shape[0] - geo.average_steps]
 
@@ -157,7 +158,8 @@ def average_steps(geo: Geometry, epilogue: NDArray[np.int64]) -> NDArray[np.int6
 
     Args:
         geo: geometry of the workload.
-        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        epilogue: ALU operations as rows (operand kind, opcode, immediate) of `epilogue_steps`,
+            shape (steps, 3).
     """
     return epilogue[epilogue.shape[0] - geo.average_steps :]
 
@@ -168,7 +170,8 @@ def operations_of(geo: Geometry, epilogue: NDArray[np.int64]) -> Operations:
 
     Args:
         geo: geometry of the workload.
-        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        epilogue: ALU operations as rows (operand kind, opcode, immediate) of `epilogue_steps`,
+            shape (steps, 3).
     """
     vectors = 0
     starts_with_tensor = False
@@ -373,8 +376,9 @@ def plan_of(
     Args:
         geo: geometry of the workload.
         m: the machine.
-        lay: layout of the instruction fields.
-        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        lay: bit positions of the instruction fields.
+        epilogue: ALU operations as rows (operand kind, opcode, immediate) of `epilogue_steps`,
+            shape (steps, 3).
         knobs: knob values, shape (knobs,).
     """
     t = tiling_of(geo, knobs)

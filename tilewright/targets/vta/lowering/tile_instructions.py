@@ -231,7 +231,7 @@ def write_kernel(
 
     Args:
         geo: geometry of the workload.
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         uops: the micro-op scratchpad, shape (micro-ops,); changed in place.
         at: position of the first micro-op.
         hw0: index of the first hardware loop, -1 for none.
@@ -275,7 +275,7 @@ def gemm(
     Args:
         state: counts of the program.
         out: the instructions.
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         geo: geometry of the workload.
         bgn: first micro-op.
         end: end of the micro-ops, exclusive.
@@ -314,7 +314,7 @@ def alu(
     Args:
         state: counts of the program.
         out: the instructions.
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         at: position of the micro-op.
         cos: number of output blocks.
         pixels: number of pixels per block.

@@ -112,7 +112,7 @@ def destination(lo: int, hi: int, lay: Layout) -> int:
     Args:
         lo: low word of the instruction.
         hi: high word of the instruction.
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
 
     Returns:
         Number of the module; -1 if the instruction cannot be decoded.
@@ -143,7 +143,7 @@ def dispatch(
 
     Args:
         insns: instructions, shape (n, 2).
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         pipelined: whether the unit has two registers before the queues.
         entries: capacity of a queue.
         now: the current cycle.

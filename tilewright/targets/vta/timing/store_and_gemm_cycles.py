@@ -19,7 +19,7 @@ def loop_iterations(lo: int, hi: int, lay: Layout) -> int:
     Args:
         lo: low word of the instruction.
         hi: high word of the instruction.
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
     """
     iter_out = get(lo, hi, lay.iter_out, LOOP_FIELD_BITS)
     iter_in = get(lo, hi, lay.iter_in, LOOP_FIELD_BITS)
