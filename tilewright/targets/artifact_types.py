@@ -275,7 +275,7 @@ class HoldsImages(Protocol):
         """
 
     def border_work(self) -> Sequence[tuple[BorderWork, BorderWork]]:
-        """Return the host's work around each segment.
+        """Return the host's work around each segment, a group of consecutive layers.
 
         Returns:
             One pair per segment: packing work before the segment, and unpacking work after it.
@@ -283,14 +283,20 @@ class HoldsImages(Protocol):
 
 
 class BuiltProgram(Protocol):
-    """Interface of a built program that is loaded into memory."""
+    """Interface of a built program that is loaded into memory.
+
+    The program consists of segments: groups of consecutive layers that run without the host.
+    """
 
     @property
     def ports(self) -> Sequence[tuple[Sequence[Value], Sequence[Value]]]:
-        """Inputs and outputs of each segment, in their shapes and types on the host."""
+        """Inputs and outputs of each segment, in their shapes and types on the host.
+
+        A segment is a group of consecutive layers that run without the host.
+        """
 
     def run(self, segment: int, tensors: Tensors) -> dict[str, NDArray[np.generic]]:
-        """Run one segment.
+        """Run one segment, a group of consecutive layers that need no work of the host.
 
         Args:
             segment: index of the segment.
@@ -301,7 +307,7 @@ class BuiltProgram(Protocol):
         """
 
     def times(self) -> Sequence[StreamTimes]:
-        """Return the simulated times of each segment."""
+        """Return the simulated times of each segment, a group of consecutive layers."""
 
     def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
         """Compare the outputs of every layer on random data with the integer reference.

@@ -125,13 +125,25 @@ def is_full_width(address: int) -> bool:
 
 @stage
 def scratchpad_row(m: GemminiMachine, address: int, offset: int) -> int:
-    """Return the scratchpad row at `offset` rows after a local address, with wrap-around."""
+    """Return the scratchpad row at a distance from a local address, with wrap-around.
+
+    Args:
+        m: the machine.
+        address: local address of a scratchpad row.
+        offset: number of rows after this address.
+    """
     return (address + offset) & m.address_mask & (m.scratchpad_rows - 1)
 
 
 @stage
 def accumulator_row(m: GemminiMachine, address: int, offset: int) -> int:
-    """Return the accumulator row at `offset` rows after a local address, with wrap-around."""
+    """Return the accumulator row at a distance from a local address, with wrap-around.
+
+    Args:
+        m: the machine.
+        address: local address of an accumulator row.
+        offset: number of rows after this address.
+    """
     return (address + offset) & m.address_mask & (m.accumulator_rows - 1)
 
 
@@ -165,7 +177,7 @@ def is_compute(funct: int) -> bool:
 
 
 class CommandStream(NamedTuple):
-    """A stream of commands in program order."""
+    """Commands of the accelerator in program order: function code and two operands each."""
 
     funct: NDArray[np.uint8]  # shape (n,)
     rs1: NDArray[np.uint64]  # shape (n,)

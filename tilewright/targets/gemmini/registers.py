@@ -42,7 +42,10 @@ STORE_SCALE, EX_SCALE = 3, 4
 
 
 class Registers(NamedTuple):
-    """Configuration of the load, execute and store units, and the pending PRELOAD."""
+    """Configuration registers of the load, execute and store units.
+
+    The registers also record the PRELOAD that waits for its COMPUTE.
+    """
 
     config: NDArray[np.int64]  # shape (CONFIG_FIELDS,)
     scales: NDArray[np.float32]  # shape (5,)

@@ -308,7 +308,7 @@ FLAG_QUEUES = ((-1, 1, -1, 0), (0, 3, 1, 2), (2, -1, 3, -1))
 
 
 class Field(NamedTuple):
-    """Named bit field of the 128-bit instruction."""
+    """Named bit field of the 128-bit instruction, with its bit offset and its width in bits."""
 
     name: str
     offset: int

@@ -63,7 +63,7 @@ class Convolution:
     """`Kernel` for float32 convolutions without groups."""
 
     def serves(self, workload: Workload) -> bool:
-        """Return whether the workload is an ungrouped conv2d in float32."""
+        """Return whether the workload is a float32 convolution without groups."""
         w = workload
         return w.operator == "conv2d" and w.groups == 1 and w.dtype == "float32"
 
@@ -173,10 +173,10 @@ def define_direct(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
 
 
 def schedule_direct(function: PrimFunc, w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-    """Apply the schedule of a config to the function of `define_direct`.
+    """Apply the schedule of a config to a direct convolution.
 
     Args:
-        function: the function.
+        function: the unscheduled TensorIR function, from `define_direct`.
         w: the workload.
         spec: the processor.
         values: the config, as knob values by knob name.

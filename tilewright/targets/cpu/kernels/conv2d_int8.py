@@ -67,7 +67,7 @@ class ConvolutionInt8:
     """
 
     def serves(self, workload: Workload) -> bool:
-        """Return whether the workload is an ungrouped conv2d in int8."""
+        """Return whether the workload is an int8 convolution without groups."""
         w = workload
         return w.operator == "conv2d" and w.groups == 1 and w.dtype == "int8"
 

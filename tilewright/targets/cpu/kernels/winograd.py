@@ -308,10 +308,10 @@ def _products(t: CpuTiling, rounds: int, left: Tensor, weights: Tensor) -> Tenso
 
 
 def schedule(function: PrimFunc, w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-    """Apply the schedule of a config to the function of `define`.
+    """Apply the schedule of a config to a convolution with Winograd's algorithm.
 
     Args:
-        function: the function.
+        function: the unscheduled TensorIR function, from `define`.
         w: the workload.
         spec: the processor.
         values: the config, as knob values by knob name.
@@ -501,12 +501,15 @@ def _schedule_input(
 ) -> None:
     """Schedule the transform of the data.
 
+    The data are transformed per chunk of image rows, or all before the products; the knob `stages`
+    selects one of the two.
+
     Args:
         sch: the schedule, which is changed.
-        values: the config, as knob values by knob name. The knob `stages` selects whether data are
-            transformed per chunk, or all before the products.
+        values: the config, as knob values by knob name.
         chunk: loop over chunks of image rows.
-        blocks: the blocks of the transform, in the order of their computation.
+        blocks: the blocks of the transform, in the order of their computation: padded data, patch,
+            half-transformed patch, transformed data.
         image: loop over images, if the data of one image are transformed at a time. None transforms
             the data of all images first.
     """

@@ -505,12 +505,15 @@ def without_pixels(m: GemminiMachine, start: int, pixels: int) -> int:
 
 @stage
 def set_waits(s: UnitState, m: GemminiMachine, e: int, part: int) -> None:
-    """Record which entries of the other two parts of the station a new entry waits for.
+    """Record for which other commands a new command in the reservation station waits.
+
+    These commands are in the other two parts of the station (load, execute, store) and access
+    overlapping rows.
 
     Args:
-        s: state of all units, shape (STATE_WORDS,).
+        s: state of all units, shape (STATE_WORDS,); changed in place.
         m: the machine.
-        e: position of the new entry in the state.
+        e: position of the new command's entry in the state.
         part: part of the new entry.
     """
     if s[e + RS_CONFIG] == 1:

@@ -241,8 +241,9 @@ def take_request(s: UnitState, control: int, flushes: bool) -> None:
     A product gets a tag, which says where its result is written.
 
     Args:
-        s: state of all units, shape (STATE_WORDS,).
-        control: position of the product's entry in the control queue.
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+        control: position of the product's entry in the control queue, which tells the array which
+            rows to expect.
         flushes: whether a flush is started.
     """
     number = s[MESH_ID]

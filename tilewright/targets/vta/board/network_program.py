@@ -116,7 +116,7 @@ def link_layers(
 def _fill(
     program: LayerProgram, uops: Filled, constants: Filled, m: Machine
 ) -> dict[str, list[MemoryPiece]]:
-    """Append the micro-ops and constants of a layer to the buffers that all layers share.
+    """Append the micro-ops and constants of a layer to the memory buffers that all layers share.
 
     Args:
         program: the lowered layer.
@@ -125,7 +125,8 @@ def _fill(
         m: the machine.
 
     Returns:
-        Locations of the data, by region name. The buffers of each kind are counted from 0.
+        Locations of the data, by region name (the role of the tensor). The buffers of each kind are
+        counted from 0.
     """
     return {
         "uops": uops.store(program.uops, m.uop_bytes),

@@ -149,7 +149,7 @@ class _Maker:
         self.begun = 0
 
     def layer(self, program: LayerProgram, at: int) -> None:
-        """Append a layer to the current segment.
+        """Append a layer to the current segment, which runs as one instruction stream.
 
         A new segment begins if no segment is open, or if the host first has to repack a tensor that
         the current segment writes.
@@ -187,9 +187,12 @@ class _Maker:
         self.open = False
 
     def store(self, name: str) -> None:
-        """Let the host unpack a tensor after the segment that writes it.
+        """Let the host unpack a tensor after the segment of layers that writes it.
 
         Nothing changes if no layer writes the tensor, or if the host already unpacks it.
+
+        Args:
+            name: name of the tensor.
         """
         tensor = self.made.get(name)
         if tensor is not None and tensor.stored < 0:

@@ -12,7 +12,7 @@ from tilewright.targets.vta.spec import LOOP_FIELD_BITS
 
 
 class Transfer(NamedTuple):
-    """Fields of a LOAD or STORE. Sizes and addresses are in elements."""
+    """Decoded fields of a LOAD or STORE instruction. Sizes and addresses are in elements."""
 
     memory: int
     sram_base: int

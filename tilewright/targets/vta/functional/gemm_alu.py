@@ -336,12 +336,10 @@ def alu(m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, g: Dec
 
 @helper
 def _operation(m: Machine, rules: SemanticRules, g: DecodedLoops) -> tuple[int, int, int, int]:
-    """Return the operation, immediate, shift direction and shift mask, as `alu_tile` takes them.
+    """Decode the operation of an ALU instruction to the arguments of `alu_tile`.
 
-    Args:
-        m: the machine.
-        rules: the simulated behaviour where implementations of the VTA differ.
-        g: fields of the instruction.
+    Returns:
+        The operation, the immediate, the direction of shifts and the mask of shift amounts.
     """
     if g.alu_opcode != ALU_SHR:
         return g.alu_opcode, g.imm, _BY_SIGN, 31

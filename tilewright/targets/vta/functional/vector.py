@@ -33,9 +33,21 @@ def gemm_tile(
 ) -> Any:  # fmt: skip
     """Compute acc[acc_at + n·acc_step :][:16] += W · inp[inp_at + n·inp_step :][:16] for n < count.
 
-    W is the 16×16 tile of weights that begins at item `wgt_at`. `acc` is int32; `inp` and `wgt` are
-    int16. Pairs of 16-bit products are summed in 32-bit lanes, with one instruction per pair if the
-    CPU has it (x86 `vpdpwssd`, `vpmaddwd`).
+    W is a 16×16 tile of weights. Pairs of 16-bit products are summed in 32-bit lanes, with one
+    instruction per pair if the CPU has it (x86 `vpdpwssd`, `vpmaddwd`). All positions count array
+    items.
+
+    Args:
+        typingctx: numba's typing context.
+        acc: accumulators, int32, flat; changed in place.
+        acc_at: position of the first 16 accumulators.
+        acc_step: distance to the next accumulators.
+        inp: inputs, int16, flat.
+        inp_at: position of the first 16 inputs.
+        inp_step: distance to the next inputs.
+        wgt: weights, int16, flat.
+        wgt_at: position of the tile of weights.
+        count: number of iterations n.
     """
     signature = types.void(
         acc, _WHOLE, _WHOLE, inp, _WHOLE, _WHOLE, wgt, _WHOLE, _WHOLE
@@ -70,9 +82,23 @@ def alu_tile(
 ) -> Any:  # fmt: skip
     """Compute acc[dst :][:16] = x op y, `count` times, advancing by `step` items, in strict order.
 
-    x is acc[left :] and y is acc[right :] or `imm`. `operation` is the ALU opcode; 5 to 7 act as
-    MUL. A SHR shifts right by y & `amount_mask`, or left by −y & `amount_mask`. It shifts left if y
-    < 0 with `shift` 0, always left with 1, and always right with 2.
+    x is acc[left :] and y is acc[right :] or the immediate. A SHR shifts right by y &
+    `amount_mask`, or left by −y & `amount_mask`. It shifts left if y < 0 with `shift` 0, always
+    left with 1, and always right with 2.
+
+    Args:
+        typingctx: numba's typing context.
+        acc: accumulators, int32, flat; changed in place.
+        dst: position of the first destination.
+        left: position of the first operand.
+        right: position of the second operand.
+        use_imm: whether y is the immediate.
+        imm: the immediate.
+        operation: the ALU opcode; 5 to 7 act as MUL.
+        shift: direction of shifts, see above.
+        amount_mask: mask of shift amounts.
+        step: distance of two iterations, in items.
+        count: number of iterations.
     """
     signature = types.void(acc, *[_WHOLE] * 10)
 
@@ -109,9 +135,17 @@ def alu_tile(
 
 @intrinsic
 def weight_tile(typingctx: Any, memory: Any, at: Any, pitch: Any, wgt: Any, wgt_at: Any) -> Any:
-    """Convert 16 rows of 16 signed bytes, `pitch` bytes apart, to a tile of weights.
+    """Convert 16 rows of 16 signed bytes to a tile of int16 weights.
 
-    `memory` is uint8, `wgt` is int16. The tile is ordered as [input pair][output][2].
+    The tile is ordered as [input pair][output][2].
+
+    Args:
+        typingctx: numba's typing context.
+        memory: memory image, uint8, flat.
+        at: position of the first row in `memory`.
+        pitch: distance of two rows in bytes.
+        wgt: weights, int16, flat; changed in place.
+        wgt_at: position of the tile in `wgt`.
     """
     signature = types.void(memory, _WHOLE, _WHOLE, wgt, _WHOLE)
 

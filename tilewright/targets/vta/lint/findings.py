@@ -34,7 +34,7 @@ TOKEN_OVERFLOW_POSSIBLE, MEMORY_RACE = 43, 44
 
 
 class FlagClass(NamedTuple):
-    """Class of findings that the functional simulator does not report as faults."""
+    """Class of findings of the linter that the functional simulator does not report as faults."""
 
     name: str
     severity: Severity

@@ -212,9 +212,9 @@ def gemms(
     """Write the GEMMs for a part of a step's weights: one per phase of the columns.
 
     Args:
-        plan: the plan.
-        w: the program.
-        tile: the tile.
+        plan: plan of the schedule: its tiles and scratchpad slots.
+        w: the program that is being written; changed in place.
+        tile: the output tile.
         step: the reduction step.
         done: number of weight elements of the step before the part.
         part: number of weight elements of the part.
@@ -243,10 +243,10 @@ def kernel_of(
     """Return the micro-ops of a step's GEMM, and write them if they do not exist yet.
 
     Args:
-        plan: the plan.
-        w: the program.
-        tile: the tile.
-        step: the step.
+        plan: plan of the schedule: its tiles and scratchpad slots.
+        w: the program that is being written; changed in place.
+        tile: the output tile.
+        step: the reduction step.
         dst: first accumulator.
         src: first input element.
 
@@ -274,9 +274,9 @@ def gemm_of(
     """Write a GEMM on the rows of a tile and on adjacent columns of one phase.
 
     Args:
-        plan: the plan.
-        w: the program.
-        tile: the tile.
+        plan: plan of the schedule: its tiles and scratchpad slots.
+        w: the program that is being written; changed in place.
+        tile: the output tile.
         bgn: first micro-op.
         end: end of the micro-ops, exclusive.
         width: number of columns.
@@ -340,9 +340,9 @@ def with_vector(
     """Write an ALU operation whose second operand has one value per channel, such as a bias.
 
     Args:
-        plan: the plan.
+        plan: plan of the schedule: its tiles and scratchpad slots.
         w: the program that is being written.
-        tile: the tile.
+        tile: the output tile.
         at: first accumulator.
         pitch: distance between two rows in accumulators.
         src: accumulator that holds the values of the first channel block.

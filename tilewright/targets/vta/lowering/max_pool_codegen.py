@@ -108,7 +108,7 @@ def new_run(
     If they do not fit, the failure is recorded in the state of the program.
 
     Args:
-        program: the program.
+        program: the program that is being written; changed in place.
         kind: kind of the run.
         line: length of the tile's lines.
         dst: first accumulator.
@@ -142,7 +142,7 @@ def alu_run(
     They are written if they do not exist yet.
 
     Args:
-        program: the program.
+        program: the program that is being written; changed in place.
         lay: bit positions of the instruction fields.
         line: length of the tile's lines.
         pitch: distance between two blocks in accumulators.
@@ -171,8 +171,8 @@ def in_place(
     """Write an ALU operation with a constant on adjacent elements of several lines.
 
     Args:
-        plan: the plan.
-        program: the program.
+        plan: plan of the schedule: its tiles and scratchpad slots.
+        program: the program that is being written; changed in place.
         tile: the tile; the operation applies to all its blocks.
         at: first accumulator in the first block.
         lines: number of lines.
@@ -196,8 +196,8 @@ def maximum(
     keeps the two further than one iteration apart.
 
     Args:
-        plan: the plan.
-        program: the program.
+        plan: plan of the schedule: its tiles and scratchpad slots.
+        program: the program that is being written; changed in place.
         tile: the tile; the operation applies to all its blocks.
         dst: first destination in the first block.
         src: first source in the first block.
@@ -219,9 +219,9 @@ def alu(
     """Write an ALU instruction on all blocks of a tile, in two nested loops.
 
     Args:
-        plan: the plan.
-        program: the program.
-        tile: the tile.
+        plan: plan of the schedule: its tiles and scratchpad slots.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
         dst: first destination in the first block.
         src: first source in the first block.
         n0: iterations of the outer loop.
@@ -288,9 +288,9 @@ def bring_phases(
     A phase consists of the columns with the same position modulo the stride of the pool.
 
     Args:
-        plan: the plan.
+        plan: plan of the schedule: its tiles and scratchpad slots.
         program: the program that is being written.
-        tile: the tile.
+        tile: the output tile.
         begin: first phase.
         end: phase after the last one.
         width: number of pixels per phase and line.
@@ -383,9 +383,9 @@ def columns_in_padding(
     """Write ALU operations with a constant on the columns of a tile that lie in the padding.
 
     Args:
-        plan: the plan.
-        program: the program.
-        tile: the tile.
+        plan: plan of the schedule: its tiles and scratchpad slots.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
         sides: number of columns in the padding, left and right.
         stride: horizontal stride of the windows.
         first_line: first line.

@@ -28,7 +28,10 @@ INTO, FROM, AHEAD, COUNT = 0, 1, 2, 3
 
 
 class PoolAxis(NamedTuple):
-    """Layout of a tile's rows, or of its columns, in the accumulators of a max-pool."""
+    """Layout of a tile's rows, or of its columns, in the accumulators of a max-pool.
+
+    Along an axis, pixels are sorted by phase, which is their position modulo the stride.
+    """
 
     kernel: int  # size of a window
     stride: int  # number of phases: the stride, but at most the kernel size
@@ -55,7 +58,10 @@ class PoolTiling(NamedTuple):
 
 
 class PoolSlots(NamedTuple):
-    """Division of the input scratchpad and the accumulators into slots, with sizes in elements."""
+    """Division of the input scratchpad and the accumulators into slots, with sizes in elements.
+
+    A slot holds the data of one tile.
+    """
 
     inp: int  # number of slots; `inp_size`: elements per slot; likewise for `acc`
     inp_size: int

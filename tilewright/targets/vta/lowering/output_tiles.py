@@ -289,8 +289,8 @@ def uop_of(
     """Return the position of an ALU micro-op, and write it if it does not exist yet.
 
     Args:
-        plan: the plan.
-        program: the program.
+        plan: plan of the schedule: its tiles and scratchpad slots.
+        program: the program that is being written; changed in place.
         accumulator: first accumulator (destination).
         source: first accumulator of the second operand.
         n_uops: number of micro-ops so far.

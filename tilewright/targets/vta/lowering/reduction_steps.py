@@ -70,7 +70,7 @@ class Cursor(NamedTuple):
 
 
 class ReductionStep(NamedTuple):
-    """One reduction step of a tile, and the scratchpad slots of its operands."""
+    """One step of a tile's reduction over input channels, with the slots of its operands."""
 
     k: int  # index of the step in its tile
     ci: int  # first input block; `cis`: number of input blocks
@@ -417,10 +417,10 @@ def load_weights(
     """Write the LOAD of a part of a reduction step's weights.
 
     Args:
-        plan: the plan.
-        program: the program.
-        tile: the tile.
-        step: the step.
+        plan: plan of the schedule: its tiles and scratchpad slots.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
+        step: the reduction step.
         block: number of weight elements per output block.
         done: number of weight elements of the step before the part.
         part: number of weight elements of the part.

@@ -70,7 +70,10 @@ class Operations(NamedTuple):
 
 
 class BufferSlots(NamedTuple):
-    """Division of the scratchpads into slots, with sizes in elements."""
+    """Division of the scratchpads into slots, with sizes in elements.
+
+    A slot holds the inputs or weights of one reduction step, or the accumulators of one tile.
+    """
 
     inp: int  # number of slots; `inp_size`: elements per slot; likewise for `wgt` and `acc`
     inp_size: int
@@ -90,7 +93,10 @@ class BufferSlots(NamedTuple):
 
 
 class LoopPlan(NamedTuple):
-    """Indices of the two loops that run in hardware; -1 if a hardware loop is not used."""
+    """Choice of the two loops of a GEMM that run in hardware.
+
+    The loops are given by their indices; -1 means that a hardware loop is not used.
+    """
 
     hw0: int  # outer hardware loop; `hw1`: inner hardware loop
     hw1: int
@@ -400,7 +406,7 @@ def micro_ops_of_block(plan: LoweringPlan, cis: int) -> int:
     """Return the number of micro-ops that a reduction step needs per output block.
 
     Args:
-        plan: the plan.
+        plan: plan of the schedule: its tiles and scratchpad slots.
         cis: number of input blocks of the step.
     """
     hw0, hw1 = plan.loops.hw0, plan.loops.hw1

@@ -231,7 +231,7 @@ def _load_window(w: TemplateProgram, tile: TemplateTile, ci: int) -> None:
 
     Args:
         w: the program that is being written; changed in place.
-        tile: the tile.
+        tile: the output tile.
         ci: first input block.
     """
     t, geo, state, out = w.tiling, w.geo, w.state, w.out
@@ -372,7 +372,7 @@ def _load_tensor(
         tco: output blocks per tile.
         th: output rows per tile.
         tw: output columns per tile.
-        tile: the tile.
+        tile: the output tile.
         operand: first accumulator to load to.
     """
     there = geo.out_blocks - tile.co

@@ -64,7 +64,7 @@ _X_SIZE, _Y_SIZE = 0xFFFF0000, 0xFFFF  # masks of the fields in the high word of
 
 
 class IssueProgress(NamedTuple):
-    """Results that accumulate while instructions are started."""
+    """Progress of a simulated program: cycle of FINISH, endless instruction, written bytes."""
 
     total: int  # cycle in which FINISH executes, -1 before
     endless: int  # an instruction that never ends, -1 if there is none

@@ -70,7 +70,10 @@ BURST_FIELDS = 3  # fields of the ring of bursts: cycle of the last beat, client
 
 
 class Bus(NamedTuple):
-    """Memory port. All numbers except the latency and the tags are powers of two."""
+    """Properties of the memory port: width, burst window, latency and tags.
+
+    All numbers except the latency and the tags are powers of two.
+    """
 
     bytes: int
     log_bytes: int

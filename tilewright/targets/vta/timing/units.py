@@ -161,14 +161,14 @@ class UnitTokens(NamedTuple):
 
 
 class UnitEnds(NamedTuple):
-    """Summary of the instructions that end in the current cycle."""
+    """Whether an instruction ends in the current cycle, and how many leave the read port."""
 
     any: bool
     leaving: int  # number of users of the read port that have ended
 
 
 class Head(NamedTuple):
-    """The first instruction in a module's queue."""
+    """The instruction at the head of a module's queue, with the cycle from which it is visible."""
 
     insn: int
     visible: int  # first cycle in which the module sees it
