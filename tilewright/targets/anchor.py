@@ -45,7 +45,7 @@ def pads(top: int, left: int, bottom: int, right: int) -> str:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes that were parsed from the text of a workload.
+    """Sizes that were parsed from a workload's text, such as `c=64` or `k=3x5`.
 
     Attributes:
         text: the text of the workload, for error messages.
@@ -165,7 +165,7 @@ class Windows(Protocol):
 
 @dataclass(frozen=True)
 class Anchor:
-    """An operator with static shapes, without its post-operations.
+    """The operator with which a workload begins, with static shapes and without post-operations.
 
     Sizes are in elements; tensors are in NCHW layout, weights in OIHW layout. The meaning of the
     sizes depends on the operator:
@@ -317,15 +317,22 @@ def anchor_of(operator: str, sizes: Sizes, dtype: DType) -> Anchor:
 
 
 def check_pads(windows: Windows) -> None:
-    """Raise `WorkloadError` if any padding is negative."""
+    """Raise `WorkloadError` if a window operator has negative padding on any side.
+
+    Args:
+        windows: kernel size, strides and padding of the operator.
+    """
     if min(windows.pad_top, windows.pad_left, windows.pad_bottom, windows.pad_right) < 0:
         raise WorkloadError("padding must not be negative")
 
 
 def check_windows(windows: Windows) -> None:
-    """Check that no window lies entirely in the padding.
+    """Check that no window of an operator lies entirely in the padding.
 
     A max-pool ignores padding pixels, so such a window would have no maximum.
+
+    Args:
+        windows: kernel size, strides and padding of the operator.
 
     Raises:
         WorkloadError: the padding on a side is as large as the kernel or larger.

@@ -70,7 +70,7 @@ class LayerGraph:
 
 @dataclass(frozen=True)
 class Pick:
-    """A chosen schedule: the name of a schedule space and a config in it.
+    """A schedule that was chosen for a layer.
 
     Attributes:
         space: name of the schedule space.
@@ -118,7 +118,7 @@ class Built:
 
 @dataclass(frozen=True, eq=False)
 class StreamTimes:
-    """Simulated times of one segment of a network (a group of layers that run as one stream).
+    """Simulated times of one segment: consecutive layers that run as one instruction stream.
 
     Attributes:
         total: cycles of the whole segment.
@@ -153,7 +153,9 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class StreamCost:
-    """Costs of all instruction streams of a network, in total and per layer.
+    """Costs of a network on the accelerator, in total and per layer.
+
+    The totals cover all instruction streams: one stream per group of consecutive layers.
 
     Attributes:
         cycles: total cycles, counted like `Built.stream_cycles`.
@@ -207,7 +209,7 @@ class LayerCheck:
 
 @dataclass(frozen=True)
 class BorderWork:
-    """Amount of work that the host does before or after a segment.
+    """Amount of work of the host before or after a segment of layers that the accelerator runs.
 
     Attributes:
         packed: number of elements that are converted between the host's layout and the blocked
@@ -247,9 +249,10 @@ class ImagesInFlight(Protocol):
 
 @runtime_checkable
 class HoldsImages(Protocol):
-    """Interface of a program that can be loaded with buffers for several images.
+    """Interface of a program that can process several images in a pipeline.
 
-    Constants are shared by all images; each image has activations and instructions of its own.
+    It can be loaded with buffers for several images. Constants are shared by all images; each image
+    has activations and instructions of its own.
     """
 
     def with_room(self, images: int) -> ImagesInFlight:
@@ -272,7 +275,7 @@ class HoldsImages(Protocol):
         """
 
     def border_work(self) -> Sequence[tuple[BorderWork, BorderWork]]:
-        """Return the host's work around each segment.
+        """Return the host's work around each segment, a group of consecutive layers.
 
         Returns:
             One pair per segment: packing work before the segment, and unpacking work after it.
@@ -280,14 +283,20 @@ class HoldsImages(Protocol):
 
 
 class BuiltProgram(Protocol):
-    """Interface of a built program that is loaded into memory."""
+    """Interface of a built program that is loaded into memory.
+
+    The program consists of segments: groups of consecutive layers that run without the host.
+    """
 
     @property
     def ports(self) -> Sequence[tuple[Sequence[Value], Sequence[Value]]]:
-        """Inputs and outputs of each segment, in their shapes and types on the host."""
+        """Inputs and outputs of each segment, in their shapes and types on the host.
+
+        A segment is a group of consecutive layers that run without the host.
+        """
 
     def run(self, segment: int, tensors: Tensors) -> dict[str, NDArray[np.generic]]:
-        """Run one segment.
+        """Run one segment, a group of consecutive layers that need no work of the host.
 
         Args:
             segment: index of the segment.
@@ -298,7 +307,7 @@ class BuiltProgram(Protocol):
         """
 
     def times(self) -> Sequence[StreamTimes]:
-        """Return the simulated times of each segment."""
+        """Return the simulated times of each segment, a group of consecutive layers."""
 
     def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
         """Compare the outputs of every layer on random data with the integer reference.

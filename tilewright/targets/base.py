@@ -42,7 +42,8 @@ class Knob:
 class Space:
     """A schedule space: the Cartesian product of its knobs, or a listed part of that product.
 
-    The flat index of a config numbers the points of the product; the first knob varies fastest.
+    A config is a vector of knob indices. Its flat index is its number in the product; the first
+    knob varies fastest.
 
     Attributes:
         name: name of the space.
@@ -66,12 +67,26 @@ class Space:
         return int(np.prod(self.cardinalities)) if self.listed is None else len(self.listed)
 
     def unravel(self, flat: NDArray[np.int64]) -> Configs:
-        """Convert flat indices, shape (n,), to configs, shape (n, knobs)."""
+        """Convert flat indices to configs.
+
+        Args:
+            flat: numbers of configs in the product of the knobs, shape (n,).
+
+        Returns:
+            Knob indices, shape (n, knobs).
+        """
         indices = np.unravel_index(flat, tuple(self.cardinalities), order="F")
         return np.array(indices).T.astype(np.int32, order="C")
 
     def ravel(self, configs: Configs) -> NDArray[np.int64]:
-        """Convert configs, shape (n, knobs), to flat indices, shape (n,)."""
+        """Convert configs to flat indices.
+
+        Args:
+            configs: knob indices, shape (n, knobs).
+
+        Returns:
+            Numbers of the configs in the product of the knobs, shape (n,).
+        """
         indices = tuple(configs.T.astype(np.int64))
         flat = np.ravel_multi_index(indices, tuple(self.cardinalities), order="F")
         return np.asarray(flat, dtype=np.int64)
@@ -103,7 +118,11 @@ class Space:
         return np.array(every, dtype=np.int64), begins.astype(np.int32)
 
     def describe(self, config: Sequence[int]) -> dict[str, int]:
-        """Return a single config as a mapping from knob name to knob value."""
+        """Return a single config as a mapping from knob name to knob value.
+
+        Args:
+            config: knob indices, one per knob.
+        """
         return {knob.name: knob.values[int(i)] for knob, i in zip(self.knobs, config, strict=True)}
 
 
@@ -153,7 +172,11 @@ class Ragged:
         return self.values[self.offsets[row] : self.offsets[row + 1]]
 
     def rows(self, which: NDArray[Any]) -> Ragged:
-        """Return a copy of the rows that an index array or a boolean mask selects."""
+        """Return a copy with only some rows.
+
+        Args:
+            which: indices of the rows, shape (n,), or a boolean mask of shape (rows,).
+        """
         places = np.arange(len(self))[which]
         lengths = np.diff(self.offsets)[places]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -208,7 +231,11 @@ class Lowered:
         return np.asarray(self.failures == "", dtype=np.bool_)
 
     def rows(self, which: NDArray[Any]) -> Lowered:
-        """Return the sub-batch, with programs, that an index array or a boolean mask selects."""
+        """Return a batch with only some of the configs, with their programs.
+
+        Args:
+            which: indices of the configs, shape (n,), or a boolean mask of shape (configs,).
+        """
         return replace(
             self,
             configs=self.configs[which],
@@ -313,7 +340,11 @@ class Measurements:
         return latency_of(self.cycles, self.seconds)
 
     def rows(self, which: NDArray[Any]) -> Measurements:
-        """Return the rows that an index array or a boolean mask selects."""
+        """Return the measurements of only some of the configs.
+
+        Args:
+            which: indices of the configs, shape (n,), or a boolean mask of shape (configs,).
+        """
         return Measurements(
             self.status[which], self.reason[which], self.cycles[which], self.seconds[which],
             {name: values[which] for name, values in self.counters.items()},
@@ -382,13 +413,16 @@ class Target(Protocol):
         """The optional abilities of the target; empty if there are none."""
 
     def hardware_features(self) -> dict[str, float]:
-        """Return numbers that describe the hardware, by name.
+        """Return numbers that describe the hardware, by name, such as a clock frequency.
 
         Models that are trained on several pieces of hardware use these numbers as features.
         """
 
     def space(self, workload: Workload) -> Space:
         """Return the schedule space of a workload.
+
+        Args:
+            workload: the workload.
 
         Raises:
             WorkloadError: the target cannot run the workload.

@@ -121,7 +121,7 @@ def is_published(source: str | None) -> bool:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Number of elements that a target computes at once, per dimension.
+    """Number of elements that a target computes at once, per dimension of a layer.
 
     Layers are padded to whole blocks.
 
@@ -159,7 +159,13 @@ class Baseline(Protocol):
     """Ability to return a schedule that is used without tuning."""
 
     def baseline(self, workload: Workload) -> BaselineSchedule:
-        """Return the baseline schedule of a workload.
+        """Return the baseline schedule of a workload, which is used without tuning.
+
+        Args:
+            workload: the workload.
+
+        Returns:
+            The schedule, with its program and its measurement.
 
         Raises:
             WorkloadError: there is no baseline schedule.
@@ -171,7 +177,13 @@ class Fallback(Protocol):
     """Ability to return the stock compiler's schedule for workloads that nobody has tuned."""
 
     def fallback(self, workload: Workload) -> BaselineSchedule:
-        """Return the schedule that the stock compiler uses if it has no published one.
+        """Return the schedule that the stock compiler uses if it has no published schedule.
+
+        Args:
+            workload: the workload.
+
+        Returns:
+            The schedule, with its program and its measurement.
 
         Raises:
             WorkloadError: the stock compiler cannot compile the workload.
@@ -183,17 +195,23 @@ class Bounds(Protocol):
     """Ability to compute lower bounds of latencies without compiling anything."""
 
     def roofline(self, workload: Workload) -> Latency:
-        """Return the roofline of a workload.
+        """Return the roofline of a workload, a lower bound of its latency.
 
         The roofline is the larger of two times: the time for the arithmetic at peak throughput, and
         the time for the memory transfers at full bandwidth.
+
+        Args:
+            workload: the workload.
         """
 
     def bound(self, workload: Workload) -> Latency | None:
-        """Return a latency that no schedule can beat.
+        """Return a latency that no schedule of a workload can beat.
 
         The bound includes all work that the machine cannot avoid, not only arithmetic and memory
         transfers.
+
+        Args:
+            workload: the workload.
 
         Returns:
             The bound; None if the target knows no better bound than its roofline.
@@ -214,7 +232,10 @@ class Bounds(Protocol):
 
 
 class RooflineAlone:
-    """Mixin for targets with only a roofline, which implements the other methods of `Bounds`."""
+    """Mixin that implements `Bounds` for targets whose only lower bound is the roofline.
+
+    The target itself implements `roofline`; the mixin implements the other two methods.
+    """
 
     def bound(self, workload: Workload) -> Latency | None:
         """Return None, because there is no better bound than the roofline."""
@@ -239,9 +260,12 @@ class HasCosts(Protocol):
     """
 
     def costs(self, workload: Workload) -> Costs:
-        """Return the average costs of trying a config of a workload.
+        """Return the average time to compile and to measure a config of a workload.
 
         Equal arguments always give equal results.
+
+        Args:
+            workload: the workload.
         """
 
 
@@ -250,7 +274,10 @@ class HasDesigns(Protocol):
     """Ability to change the hardware design, for targets that belong to a family of machines."""
 
     def designs(self) -> Space:
-        """Return the space of hardware designs. Not every point of it can be built."""
+        """Return the space of hardware designs, whose knobs are sizes of the hardware.
+
+        Not every point of the space can be built.
+        """
 
     def redesign(self, values: Mapping[str, int], clock: str = "fixed") -> Target:
         """Return a target for a changed hardware design.
@@ -435,9 +462,10 @@ class CompilesKernels(Protocol):
         """Number of threads that the kernels are written for."""
 
     def rule(self, workload: Workload) -> tuple[int, ...]:
-        """Return the rule schedule of a workload.
+        """Return the rule schedule of a workload, which needs no compiling and no measuring.
 
-        The rule schedule is chosen without compiling or measuring anything.
+        Args:
+            workload: the workload.
 
         Returns:
             Knob indices in the target's space.
@@ -528,7 +556,10 @@ class HasEnergy(Protocol):
         """
 
     def least_energy(self, workload: Workload) -> float:
-        """Return an energy that no schedule of a workload can undercut.
+        """Return a lower bound of the energy of every schedule of a workload.
+
+        Args:
+            workload: the workload.
 
         Returns:
             Picojoules per execution.
@@ -607,7 +638,11 @@ class HasSpecification(Protocol):
 
 
 def baseline_schedule(target: Target, workload: Workload) -> BaselineSchedule | None:
-    """Return the schedule of a target that is used without tuning.
+    """Return the baseline schedule of a workload, which the target uses without tuning.
+
+    Args:
+        target: the target.
+        workload: the workload.
 
     Returns:
         The schedule; None if the target has no such schedule, or the schedule does not run.
@@ -617,7 +652,11 @@ def baseline_schedule(target: Target, workload: Workload) -> BaselineSchedule | 
 
 
 def fallback_schedule(target: Target, workload: Workload) -> BaselineSchedule | None:
-    """Return the stock compiler's schedule for a workload without a published schedule.
+    """Return the stock compiler's schedule for a workload for which it has no published schedule.
+
+    Args:
+        target: the target.
+        workload: the workload.
 
     Returns:
         The schedule; None if the target has no such schedule, or the schedule does not run.
@@ -629,10 +668,10 @@ def fallback_schedule(target: Target, workload: Workload) -> BaselineSchedule | 
 def _one_that_runs(
     ask: Callable[[Workload], BaselineSchedule], workload: Workload
 ) -> BaselineSchedule | None:
-    """Return the baseline schedule of a workload, or None if there is none or it does not run.
+    """Return a target's own schedule of a workload, or None if there is none or it does not run.
 
     Args:
-        ask: returns the baseline schedule, or raises `WorkloadError` if there is none.
+        ask: returns the baseline or fallback schedule, or raises `WorkloadError` if there is none.
         workload: the workload.
     """
     try:
@@ -689,10 +728,10 @@ def offers(target: object, *kinds: type[Any]) -> Capabilities:
 
 
 def exclude_capabilities(offered: Capabilities, *kinds: type[Any]) -> Capabilities:
-    """Return a copy of a capability mapping without some protocols.
+    """Return a copy of a target's capability mapping without some abilities.
 
     Args:
-        offered: the capability mapping.
+        offered: the capability mapping: implementing object by protocol.
         *kinds: the protocols to leave out.
     """
     return {kind: implementation for kind, implementation in offered.items() if kind not in kinds}

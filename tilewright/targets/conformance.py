@@ -48,9 +48,11 @@ SMALL = 2_000  # maximum size of a space that is enumerated
 
 
 def describes_itself(make: Make, workload: Workload) -> None:
-    """Check that equal targets have equal names, fingerprints, hardware features and spaces.
+    """Check that two equal targets have equal names, fingerprints, hardware features and spaces.
 
-    The targets come from two calls of `make`.
+    Args:
+        make: builds the target; it is called twice.
+        workload: a workload that the target can run.
     """
     one, two = make(), make()
     assert one.name, "a target has a name"
@@ -203,7 +205,7 @@ def measures_what_was_lowered(make: Make, workload: Workload) -> None:
 
 
 def copes_with_nothing(make: Make, workload: Workload) -> None:
-    """Check that an empty batch gives an empty result."""
+    """Check that lowering and measuring an empty batch gives an empty result."""
     target = make()
     none = np.empty((0, len(target.space(workload).knobs)), np.int32)
     lowered = target.lower(workload, none)
@@ -334,9 +336,13 @@ CHECKS: dict[str, Callable[[Make, Workload], None]] = {
 
 
 def _sample(size: int, count: int) -> NDArray[np.int64]:
-    """Draw `count` flat indices of a space of `size` configs, in ascending order.
+    """Draw distinct flat indices of a space at random, in ascending order.
 
-    The first and the last index are always included.
+    The first and the last index of the space are always included.
+
+    Args:
+        size: number of configs in the space.
+        count: number of indices to draw.
     """
     indices = np.random.default_rng(0).integers(0, size, count)
     return np.unique(np.concatenate([[0, size - 1], indices]))

@@ -61,11 +61,14 @@ CLIPPED_TO_INT8 = (EpilogueOp("shr", 8), EpilogueOp("min", 127), EpilogueOp("max
 
 
 def usual(op: EpilogueOp) -> EpilogueOp:
-    """Return the representative of a step.
+    """Return the step that represents all steps which compile to the same instructions.
 
-    Steps share a representative if they compile to the same instructions, except for the values of
-    immediates (constants in instructions). Workloads whose steps have equal representatives have
-    equal schedules, programs of equal length and equal cycles (see `targets.workload.canonical`).
+    The instructions of such steps may differ in immediates (constants in instructions). Workloads
+    whose steps have equal representatives have equal schedules, programs of equal length and equal
+    cycles (see `targets.workload.canonical`).
+
+    Args:
+        op: the step.
     """
     step_kind = STEP_KINDS.get(op.kind)
     return (

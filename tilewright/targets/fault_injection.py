@@ -95,7 +95,12 @@ class FaultyTarget:
         return Space("faulty", KNOBS)
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        """Compile a batch, unless a config with a lowering fault crashes or hangs this process."""
+        """Compile a batch, or crash or block this process if a config has a fault for lowering.
+
+        Args:
+            workload: the workload.
+            configs: knob indices, shape (n, knobs).
+        """
         for fault in self._faults(workload, configs):
             if fault == "crash_lowering":
                 os.kill(os.getpid(), signal.SIGSEGV)
@@ -184,7 +189,7 @@ def distort_measurements(measured: Measurements, faults: NDArray[np.object_]) ->
 
     Args:
         measured: correct measurements of n configs, which are changed in place.
-        faults: fault of each config, shape (n,); empty for none.
+        faults: name of the fault of each config, shape (n,); empty for none.
 
     Returns:
         The falsified measurements. If a config has the fault `short`, the first status is missing.

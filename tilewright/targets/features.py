@@ -98,7 +98,11 @@ class Features:
         return tuple(column.name for column in self.columns)
 
     def rows(self, which: NDArray[Any]) -> Features:
-        """Return the rows that an index array or a boolean mask selects."""
+        """Return the feature matrix with only some of its rows.
+
+        Args:
+            which: indices of the rows, shape (n,), or a boolean mask of shape (rows,).
+        """
         return Features(self.matrix[which], self.columns)
 
     def append_columns(self, *others: Features) -> Features:
@@ -121,7 +125,11 @@ class Features:
         return Features(self.matrix, _prefixed_columns(self.columns, prefix))
 
     def column_indices(self, *meanings: Meaning) -> NDArray[np.int64]:
-        """Return the indices of the columns that have one of the given meanings."""
+        """Return the indices of the columns that have one of the given meanings.
+
+        Args:
+            *meanings: categories of columns, such as `bytes`.
+        """
         indices = [k for k, column in enumerate(self.columns) if column.meaning in meanings]
         return np.array(indices, dtype=np.int64)
 

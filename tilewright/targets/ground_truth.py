@@ -192,7 +192,7 @@ def _decode_table(parquet: pa.Table, workload: Workload, space: Space) -> Measur
 
 
 def _words(values: NDArray[np.object_]) -> pa.Array:
-    """Encode strings as a dictionary array, because few different texts fill many rows."""
+    """Encode strings as a Parquet dictionary array, because few different texts fill many rows."""
     return pa.array(values, type=pa.string()).dictionary_encode()
 
 

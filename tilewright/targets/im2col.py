@@ -94,7 +94,11 @@ class Unfold:
         return self.rows * self.cols * channels
 
     def workload(self, workload: Workload) -> Workload:
-        """Return the convolution that computes the output of `workload` from the unfolded image."""
+        """Return the convolution that computes the output of `workload` from the unfolded image.
+
+        Args:
+            workload: the original convolution.
+        """
         w = workload
         return replace(
             w,

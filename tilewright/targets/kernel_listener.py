@@ -26,8 +26,9 @@ def announce(dispatcher: Callable[..., object], kernels: KernelSet) -> None:
 class _CompilationListener(Listener):  # type: ignore[misc]
     """Listener for the event that numba emits when it compiles a function that is not in its cache.
 
-    During a compilation, the listener switches Python's garbage collector off. numba creates
-    millions of long-lived objects, and every collection would examine all of them.
+    It records the kernel that is being compiled. During a compilation, it switches Python's garbage
+    collector off: numba creates millions of long-lived objects, and every collection would examine
+    all of them.
     """
 
     _collects = False

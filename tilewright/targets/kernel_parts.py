@@ -36,23 +36,32 @@ from numba.core.untyped_passes import (
 
 
 class _PartLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """The LLVM code of a part and of the functions that it calls, as numba generated it."""
+    """LLVM code of a function that only compiled functions call, and of its callees.
+
+    The code stays as numba generated it. The kernel that calls the function optimises it.
+    """
 
     def _optimize_functions(self, module: Any) -> None:
-        """Leave the optimisation to the kernel. Modules that are linked need the same layout."""
+        """Skip numba's optimisation of single functions, which the calling kernel does later.
+
+        Only the data layout is set, because modules that are linked need the same layout.
+
+        Args:
+            module: the LLVM module of the function.
+        """
         module.data_layout = str(self.codegen.target_data)
 
     def _optimize_final_module(self) -> None:
-        """Leave the optimisation to the kernel."""
+        """Skip numba's optimisation of the whole module, which the calling kernel does later."""
 
     def _finalize_final_module(self) -> None:
-        """Leave the machine code to the kernel."""
+        """Skip the generation of machine code, which the calling kernel does later."""
         self._finalized = True
 
 
 @register_pass(mutates_CFG=False, analysis_only=False)
 class _RegisterPart(LoweringPass):  # type: ignore[misc]
-    """Compiler pass that makes a part known to its callers, which link its library."""
+    """Compiler pass that registers a compiled part of a kernel, so that callers can link it."""
 
     _name = "register_part"
 
@@ -97,7 +106,7 @@ class PartCompiler(CompilerBase):  # type: ignore[misc]
     """Compiler for the parts of a kernel: functions that only other compiled functions call."""
 
     def define_pipelines(self) -> list[Any]:
-        """Return the compiler passes for a part, and prepare the compiler's state for them."""
+        """Return the compiler passes for a part of a kernel, and set up the part's code library."""
         name = self.state.func_id.func_qualname
         self.state.library = _PartLibrary(self.state.targetctx.codegen(), name)
         self.state.flags.no_compile = True

@@ -54,10 +54,10 @@ indices of shape (n,) and the reason for the failure."""
 
 
 class RemoteTarget:
-    """Implements `lower` and `measure` of `Target` through calls that may be lost.
+    """Base class that implements `lower` and `measure` of `Target` through remote calls.
 
-    A subclass implements `ask`, which sends one call. It may override `answers`, which divides a
-    batch into calls.
+    A call may be lost, for example because the remote process crashes. A subclass implements `ask`,
+    which sends one call. It may override `answers`, which divides a batch into calls.
 
     Attributes:
         beside: the same target in this process; None if there is none.
@@ -87,14 +87,14 @@ class RemoteTarget:
     def answers(
         self, call: str, workload: Workload, ask: Ask[T], failed: Failed[T], rows: NDArray[np.int64]
     ) -> list[tuple[NDArray[np.int64], T]]:
-        """Get the answers for some rows of a batch, possibly in several calls.
+        """Get the answers for some configs of a batch, possibly in several calls.
 
         Args:
-            call: name of the call.
+            call: name of the call, for example "lower" or "measure".
             workload: the workload.
-            ask: returns the answer for some rows.
-            failed: returns a substitute answer for rows whose call failed.
-            rows: row indices, shape (n,).
+            ask: function that returns the answer for the given rows of the batch.
+            failed: function that returns a substitute answer for rows whose call failed.
+            rows: indices of the configs in the batch, shape (n,).
 
         Returns:
             Pairs of row indices and the answer for these rows. Together they cover all rows.
@@ -104,7 +104,11 @@ class RemoteTarget:
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
         """Compile a batch in the other process.
 
-        A config whose call is lost gets the kind of the loss as its failure class.
+        If the call for a config is lost, the failure class of the config says how: see `STATUS_OF`.
+
+        Args:
+            workload: the workload.
+            configs: knob indices, shape (n, knobs).
         """
 
         def ask(rows: NDArray[np.int64]) -> Lowered:

@@ -27,7 +27,7 @@ class TableError(TilewrightError):
 
 @dataclass(frozen=True)
 class Spent:
-    """Time that compiling and measuring each config of a table took, in seconds.
+    """Recorded time that compiling and measuring took, per config of a table, in seconds.
 
     Attributes:
         compiling: time to compile each config, shape (rows,).

@@ -45,7 +45,12 @@ def layer_rounded_to_even(layer: Layer) -> Layer:
 
 
 def _to_even(steps: Steps) -> tuple[Steps, int]:
-    """Replace the first right shift of an epilogue by `shr_even`, see `rounded_to_even`.
+    """Replace the first right shift of an epilogue by a division that rounds ties to even.
+
+    `rounded_to_even` describes the replacement.
+
+    Args:
+        steps: element-wise steps of the epilogue.
 
     Returns:
         The new steps, and the constant that must be subtracted from the bias or the added tensor.

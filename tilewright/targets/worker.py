@@ -41,7 +41,7 @@ def call_factory(factory: str, keywords: Mapping[str, Json]) -> Target:
 
 
 class Worker:
-    """Answers calls from a parent process, one after another, on a target.
+    """Server in a child process, which answers calls of the parent process on a target, in order.
 
     Args:
         target: the target.

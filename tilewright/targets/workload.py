@@ -180,7 +180,11 @@ class Workload(Anchor):
         return self.find_pattern(Average)
 
     def with_steps(self, steps: tuple[EpilogueOp, ...]) -> Workload:
-        """Return the same workload with different element-wise steps."""
+        """Return the same workload with different element-wise steps.
+
+        Args:
+            steps: the new steps, which replace all present steps outside patterns.
+        """
         return self._with(self.patterns, steps)
 
     def with_patterns(self, *patterns: Pattern) -> Workload:
@@ -316,10 +320,10 @@ class Workload(Anchor):
 
     @property
     def _with_own_steps(self) -> tuple[list[Pattern], list[Pattern]]:
-        """Patterns that have an epilogue of their own, such as a shortcut or an average.
+        """Patterns that have element-wise steps of their own, such as a shortcut or an average.
 
-        The first list contains the patterns that precede the workload's epilogue. The second list
-        contains the patterns that follow it.
+        The first list contains the patterns that come before the workload's own steps. The second
+        list contains the patterns that come after them.
         """
         stepped = [pattern for pattern in self.patterns if pattern.has_steps]
         return [e for e in stepped if not e.is_behind], [e for e in stepped if e.is_behind]
@@ -366,7 +370,11 @@ _STEP = next((i for i, kind in enumerate(PATTERNS) if kind.is_behind), len(PATTE
 
 
 def _place(post_operation: PostOperation) -> float:
-    """Return the sort key of a post-operation: its position in the fixed order."""
+    """Return the position of a post-operation in the fixed order, as a sort key.
+
+    Args:
+        post_operation: an element-wise step or a pattern.
+    """
     return _STEP if isinstance(post_operation, EpilogueOp) else PATTERNS.index(type(post_operation))
 
 

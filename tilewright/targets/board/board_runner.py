@@ -101,7 +101,7 @@ class Ran:
     """Result of running one program on a board.
 
     Attributes:
-        status: the outcome.
+        status: the outcome, one of `targets.base.STATUSES`.
         reason: explanation if the status is not `valid`.
         seconds: seconds of each repetition.
         cycles: cycles of each repetition; 0 if the driver does not count cycles.
@@ -173,11 +173,11 @@ class BoardBench:
         return {"machine": self.options.spec.name, **vars(self.counts)}
 
     def measure(self, rows: Sequence[Mapping[str, str]], blobs: Arrays) -> dict[str, NDArray[Any]]:
-        """Run programs one after the other.
+        """Run programs one after the other, and compare their outputs with the expected outputs.
 
         Args:
-            rows: the files of each program, as digests by file name.
-            blobs: content of the files by digest, uint8 arrays.
+            rows: one mapping per program, from file name to the digest of the file's content.
+            blobs: content of the files, as uint8 arrays, by digest.
 
         Returns:
             Arrays of shape (programs,), in the format that

@@ -49,8 +49,8 @@ def measure_on_board(
 
     Args:
         name: name of the board.
-        programs: the files of each program, as digests by file name.
-        blobs: content of the files by digest, uint8 arrays.
+        programs: one mapping per program, from file name to the digest of the file's content.
+        blobs: content of the files, as uint8 arrays, by digest.
 
     Returns:
         Arrays of shape (programs,), in the format that `targets.remote_target.checked_measurements`

@@ -35,7 +35,8 @@ class Loadable:
     """Files of a batch of programs, ready to be sent to a board.
 
     Attributes:
-        rows: digests by file name, one mapping per program; None if boards cannot load the program.
+        rows: one mapping per program, from file name to the digest of the file's content; None if
+            boards cannot load the program.
         reasons: reason why each program cannot be loaded; empty if it can.
         blobs: content of the files by digest.
     """
@@ -66,7 +67,7 @@ def loadable(lowering: Lowering, lowered: Lowered, seed: int = 0) -> Loadable:
     """Convert the programs of a batch to files that a board can load.
 
     Args:
-        lowering: the lowering of the batch.
+        lowering: compiler of the workload, which knows the memory layout of its tensors.
         lowered: the batch; all of its configs have compiled.
         seed: seed of the random tensors on which the programs run.
     """

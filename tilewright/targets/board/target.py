@@ -85,14 +85,25 @@ class BoardTarget:
         return self.machine.space(workload)
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        """Compile a batch in this process, as the simulated machine would do."""
+        """Compile a batch in this process, like the target that simulates the same machine.
+
+        Args:
+            workload: the workload.
+            configs: knob indices, int array of shape (n, knobs).
+        """
         return self.machine.lower(workload, configs)
 
     def measure(self, lowered: Lowered) -> Measurements:
         """Run each program of a batch on the board, with random data.
 
-        A program with wrong output gets the status `wrong_result`. There are two counters: `resets`
-        is the number of resets of the board, and `wrong` is the number of wrong output bytes.
+        A program with wrong output gets the status `wrong_result`.
+
+        Args:
+            lowered: the programs, from `lower`.
+
+        Returns:
+            Statuses, times and two counters per config: `resets` is the number of resets of the
+            board, and `wrong` is the number of wrong output bytes.
         """
         return self._measure_on_board(lowered, 0)
 

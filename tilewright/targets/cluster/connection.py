@@ -87,6 +87,9 @@ def check_address(address: str) -> None:
 def check_scheduler_address(address: str) -> None:
     """Check the value of an option that must be the address of a Dask scheduler.
 
+    Args:
+        address: the value.
+
     Raises:
         ClusterError: the value is not `tls://HOST:PORT`.
     """
@@ -222,7 +225,10 @@ class Cluster:
         distributed.wait(futures, timeout=WORKER_SECONDS)
 
     def slots(self) -> int:
-        """Return the number of calls that can run at the same time on workers without a board."""
+        """Return the number of calls that the cluster can run at the same time.
+
+        Workers with a board do not count, because they only run calls for their board.
+        """
         workers = self._workers(None, SEEN_SECONDS)
         return sum(_threads(worker) for worker in workers.values() if not _boards(worker))
 
@@ -342,7 +348,11 @@ class Cluster:
                 raise ClusterError(self._no_worker_message(board))
 
     def _forget(self, future: distributed.Future) -> None:
-        """Cancel or release a call, so that the scheduler stops keeping it for this process."""
+        """Cancel a call, or release its result, so that the scheduler no longer keeps it.
+
+        Args:
+            future: the call.
+        """
         with suppress(Exception):
             if future.status == "pending":
                 future.cancel()
@@ -350,7 +360,11 @@ class Cluster:
                 future.release()
 
     def _failure(self, error: BaseException) -> str:
-        """Return the error message for the exception of a call."""
+        """Convert the exception of a call to an error message for the user.
+
+        Args:
+            error: exception that the call raised on a worker or in Dask.
+        """
         said = _one_line(error)
         cause = error.__cause__ or error
         if isinstance(error, distributed.KilledWorker):
@@ -594,7 +608,14 @@ def _patience() -> float:
 
 
 def _boards(worker: Mapping[str, Any]) -> list[str]:
-    """Return the names of a worker's boards; "" stands for a board without a name."""
+    """Return the names of the boards that are connected to a worker.
+
+    Args:
+        worker: the scheduler's information about the worker.
+
+    Returns:
+        Names; "" stands for a board without a name.
+    """
     resources = worker.get("resources", {})
     names = [resource.removeprefix(BOARD) for resource in resources if resource.startswith(BOARD)]
     return names or [""] * (BOARD_RESOURCE in resources)
@@ -625,7 +646,11 @@ def _unreachable_message(address: str, error: BaseException) -> str:
 
 
 def causes_of(error: BaseException) -> str:
-    """Return the messages of an error and of all errors that caused it, in one line."""
+    """Return the messages of an error and of all errors that caused it, in one line.
+
+    Args:
+        error: the error, whose chain of causes is followed.
+    """
     causes = list[str]()
     current: BaseException | None = error
     while current is not None:

@@ -276,5 +276,5 @@ def _unlowered_batch(workload: Workload, configs: Configs) -> Lowered:
 
 
 def _to_fixed_width(array: NDArray[Any]) -> NDArray[Any]:
-    """Convert an array of text objects to fixed-width text, so that no array contains objects."""
+    """Convert an object array of strings to a fixed-width string array; return others unchanged."""
     return array.astype(np.str_) if array.dtype.kind == "O" else array

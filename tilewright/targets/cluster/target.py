@@ -168,7 +168,7 @@ class ClusterTarget(RemoteTarget):
     def ask(
         self, call: str, workload: Workload, configs: Configs, programs: Arrays | None = None
     ) -> Frame:
-        """Send a call to any worker.
+        """Send a call for some configs to any worker of the cluster.
 
         Args:
             call: name of the call: "measure", or anything else to lower the configs.
@@ -187,7 +187,7 @@ class ClusterTarget(RemoteTarget):
     def answers(
         self, call: str, workload: Workload, ask: Ask[T], failed: Failed[T], rows: NDArray[np.int64]
     ) -> list[tuple[NDArray[np.int64], T]]:
-        """Get the answers for some rows of a batch.
+        """Get the answers for some configs of a batch.
 
         If the call is expected to take long, it is split into parts that run on several workers at
         the same time.
@@ -195,9 +195,9 @@ class ClusterTarget(RemoteTarget):
         Args:
             call: name of the call, such as "lower" or "measure".
             workload: the workload.
-            ask: returns the answer for some rows.
-            failed: returns a substitute answer for rows whose call failed.
-            rows: row indices, shape (n,).
+            ask: function that returns the answer for the given rows of the batch.
+            failed: function that returns a substitute answer for rows whose call failed.
+            rows: indices of the configs in the batch, shape (n,).
 
         Returns:
             Pairs of row indices and the answer for these rows.

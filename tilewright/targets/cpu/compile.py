@@ -106,7 +106,7 @@ def scheduled(workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc
     Args:
         workload: the workload.
         spec: the processor.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
 
     Returns:
         The scheduled function.
@@ -155,7 +155,7 @@ class Compiler:
         Args:
             workload: the workload.
             spec: the processor.
-            values: the config, by knob name.
+            values: the config, as knob values by knob name.
 
         Returns:
             The library and hidden features, or the failure.

@@ -79,10 +79,10 @@ def _check_code(specification: Mapping[str, Json]) -> None:
 
 
 def _variants(count: int, seed: int) -> Sequence[Mapping[str, Json]]:
-    """Return specifications of parts of this processor, which serve as machines to train models on.
+    """Return specifications of parts of this processor, to train models for several machines.
 
     There is one specification for each combination of a number of threads and a vector width. The
-    numbers of threads are all threads and the powers of two below.
+    numbers of threads are all threads of the processor and the powers of two below.
 
     Args:
         count: maximum number of specifications.
@@ -171,7 +171,11 @@ def _properties(text: str) -> Sequence[Property]:
 
 
 def _int8_of(spec: CpuSpec) -> str:
-    """Return the name of the instructions that a processor uses to multiply int8 values."""
+    """Return the name of the instructions that multiply int8 values, or "none".
+
+    LLVM's names of tile and dot-product instructions are used if the processor has them, and
+    otherwise `pmaddwd` on x86.
+    """
     pairs = "pmaddwd" if spec.architecture == "x86_64" else "none"
     return spec.int8_tiles or spec.dots or pairs
 

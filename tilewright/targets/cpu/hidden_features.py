@@ -144,10 +144,14 @@ def sum_features(rows: NDArray[np.float64]) -> tuple[float, ...]:
 
 
 def _context(module: IRModule, target: TvmTarget) -> TuneContext:
-    """Return a `TuneContext`, made by the constructor that TVM registers in C++.
+    """Return TVM's `TuneContext` for computing features, with the fast C++ constructor.
 
     The constructor in Python would first import all tensor intrinsics: hundreds of functions that
     take ten seconds to parse. Features need none of these functions.
+
+    Args:
+        module: the module that contains the kernel.
+        target: TVM's target.
     """
     from tvm.s_tir import meta_schedule  # noqa: F401  registers the type of what is made
 

@@ -100,10 +100,10 @@ class CpuBench:
         return module
 
     def calibrate(self) -> float:
-        """Return the seconds per call of the reference kernel on a quiet machine.
+        """Measure the seconds per call that the reference kernel takes on a quiet machine.
 
-        The reference kernel is timed in several turns of several repeats. The result is the
-        smallest of the turns' medians.
+        The reference kernel is timed `CALIBRATION_TURNS` times, each time with several repeats. The
+        result is the smallest of the medians.
         """
         once = self._time_once(self._module, self._arguments)
         calls = max(1, round(self.timing.repeat / once))
@@ -127,7 +127,7 @@ class CpuBench:
         Args:
             library: bytes of the compiled library, uint8 array of shape (bytes,).
             tensors: inputs of the workload, and the reference result.
-            values: the config, by knob name.
+            values: the config, as knob values by knob name.
             quiet_reference: seconds per call of the reference kernel on a quiet machine, from
                 `calibrate`, which may have run in an earlier process.
 
@@ -154,7 +154,7 @@ class CpuBench:
         Args:
             library: bytes of the compiled library, uint8 array of shape (bytes,).
             tensors: inputs of the workload, and the reference result.
-            values: the config, by knob name.
+            values: the config, as knob values by knob name.
         """
         arguments = tensors.arguments(values)
         self._call(self.load(library), tensors, arguments)
@@ -188,6 +188,11 @@ class CpuBench:
         """Call a kernel once, after filling its output with wrong values.
 
         A check of the output then also detects values that the kernel did not write.
+
+        Args:
+            module: the kernel's module.
+            tensors: inputs of the workload, and the reference result.
+            arguments: arguments of the kernel, of which the last one is the output.
         """
         arguments[-1].copyfrom(tensors.wrong_output())
         module[FUNCTION](*arguments)
@@ -203,9 +208,13 @@ class CpuBench:
         )
 
     def _time_once(self, module: RuntimeModule, *argument_sets: list[RuntimeTensor]) -> float:
-        """Return the approximate seconds of one call, measured after warm-up calls.
+        """Measure the approximate seconds of one call, after warm-up calls.
 
         The result determines how many calls form one repeat.
+
+        Args:
+            module: the kernel's module.
+            *argument_sets: arguments of the kernel. Several sets are used in turn.
         """
         function, began = module[FUNCTION], time.perf_counter()
         durations: list[float] = []
@@ -222,6 +231,10 @@ class CpuBench:
 
         With several sets of arguments, or a single call per repeat, calls are timed from Python,
         which adds about a microsecond per call. Otherwise TVM runs the loop over the calls.
+
+        Args:
+            module: the kernel's module.
+            *argument_sets: arguments of the kernel. Several sets are used in turn.
         """
         function, next_arguments = module[FUNCTION], cycle(argument_sets)
 

@@ -165,7 +165,7 @@ def _make_narrowing(
     Args:
         workload: the workload.
         spec: the processor.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
         function: the kernel's scheduled function.
 
     Returns:
@@ -192,8 +192,12 @@ def _make_narrowing(
 def _stored_block(workload: Workload, spec: CpuSpec) -> int:
     """Return the block size with which AMX tiles can load bfloat16 data without copying them.
 
+    Args:
+        workload: a bfloat16 convolution.
+        spec: the processor.
+
     Returns:
-        Channels per block; 0 if the kernel has to copy the data first.
+        Channels per block of the data; 0 if the kernel has to copy the data first.
     """
     tiles = isinstance(kernel_for(workload, spec), ConvolutionTiles)
     row = BFLOAT16.in_row

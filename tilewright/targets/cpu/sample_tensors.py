@@ -86,7 +86,7 @@ class SampleTensors:
         """Return the arguments of a kernel as TVM tensors, of which the last one is the output.
 
         Args:
-            values: the config, by knob name.
+            values: the config, as knob values by knob name.
         """
         w, kernel = self.workload, kernel_for(self.workload, self.spec)
         shape = kernel.out_shape(w, self.spec)

@@ -210,7 +210,14 @@ def this_machine() -> CpuSpec:
 
 
 def _bfloat16(precision: str, lanes: int) -> str:
-    """Return LLVM's name of the bfloat16 instructions for a requested precision, or "" for float32.
+    """Choose the bfloat16 instructions for a requested precision.
+
+    Args:
+        precision: one of `PRECISIONS`.
+        lanes: float32 values per vector.
+
+    Returns:
+        LLVM's name of the instructions; "" to compute in float32.
 
     Raises:
         SpecError: the precision is unknown, or this machine does not have the instructions.
@@ -245,10 +252,17 @@ def bfloat16_of(lanes: int) -> str:
 
 
 def _int8_tiles(precision: str, lanes: int) -> str:
-    """Return LLVM's name of the int8 tile instructions for a requested precision, or "" for none.
+    """Choose the int8 tile instructions for a requested precision.
 
     Without a precision, quantised layers use dot products, so that schedules that were tuned before
     tile instructions were supported stay valid.
+
+    Args:
+        precision: one of `PRECISIONS`.
+        lanes: float32 values per vector.
+
+    Returns:
+        LLVM's name of the instructions; "" to use dot products on vectors.
     """
     has = lanes == 16 and "amx_int8" in machine.flags() and machine.allows_amx()
     return AMX_INT8 if precision in ("int8", "auto") and has else ""

@@ -98,11 +98,14 @@ class Repeats:
         )
 
     def choose_repeats(self, undisturbed: bool) -> Seconds:
-        """Return the repeats to compute a time from, in seconds per call.
+        """Return the repeats from which a kernel's time is computed, in seconds per call.
 
         Args:
-            undisturbed: return only the undisturbed repeats, shape (quiet repeats,), if there are
-                any. Otherwise return the fastest quarter of all repeats, shape (ceil(n / 4),).
+            undisturbed: return only the undisturbed repeats, if there are any. Otherwise return the
+                fastest quarter of all repeats.
+
+        Returns:
+            Seconds per call, shape (undisturbed repeats,) or (ceil(n / 4),).
         """
         if undisturbed and self.quiet.any():
             return self.seconds[self.quiet]
@@ -141,13 +144,13 @@ class TimingRecord:
     def corrected_seconds(self, quiet_reference: float) -> Seconds:
         """Return the seconds per call that the kernel would take on a quiet machine, shape (n,).
 
-        The kernel's repeats are divided by the slowdown of the reference. The slowdown is computed
-        from the reference's median over all turns, because the ratios of single turns would add
-        their noise. A slowdown above `MOST` is limited to `MOST`, because such a reference was
-        disturbed itself.
+        The kernel's repeats are divided by the slowdown of the reference kernel. The slowdown is
+        the median of the reference's repeats over all turns, relative to `quiet_reference`; ratios
+        of single turns would add their noise. A slowdown above `MOST` is limited to `MOST`, because
+        such a reference was disturbed itself.
 
         Args:
-            quiet_reference: seconds per call of the reference on a quiet machine.
+            quiet_reference: seconds per call of the reference kernel on a quiet machine.
         """
         undisturbed = self.is_undisturbed()
         reference_seconds = Repeats.concatenate(self.reference).choose_repeats(undisturbed)
@@ -223,9 +226,13 @@ def median_interval(values: Seconds) -> tuple[float, float]:
 
 @lru_cache(maxsize=1024)
 def _values_below(count: int) -> int:
-    """Return the number of `count` sorted values that lie below the confidence interval, or -1.
+    """Return how many sorted values lie below the confidence interval of their median.
 
-    -1 means that there are too few values for an interval.
+    Args:
+        count: number of values.
+
+    Returns:
+        The number; -1 if there are too few values for an interval.
     """
     probability, index = 0.0, -1
     while True:

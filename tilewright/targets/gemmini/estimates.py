@@ -123,12 +123,20 @@ def estimate(g: BlockGeometry, spec: GemminiSpec, values: Counts) -> Features:
 
 
 def _round_up(size: Any, step: Any) -> Any:
-    """Return `size` / `step`, rounded up."""
+    """Divide `size` by `step` and round the quotient up. Both may be integers or integer arrays."""
     return -(-size // step)
 
 
 def _patch_pixels(g: BlockGeometry, s: TileSchedule) -> Any:
-    """Return the number of input pixels that one tile of each schedule reads."""
+    """Return the number of input pixels that one output tile reads, without padding at the borders.
+
+    Args:
+        g: geometry of the workload.
+        s: schedules whose fields are arrays of shape (n,).
+
+    Returns:
+        Number of pixels, int array of shape (n,).
+    """
     sums_h, sums_w = _sums_under(g, s)
     height = sums_h * min(g.stride_h, g.kernel_h) + max(0, g.kernel_h - g.stride_h)
     width = sums_w * min(g.stride_w, g.kernel_w) + max(0, g.kernel_w - g.stride_w)
@@ -138,7 +146,15 @@ def _patch_pixels(g: BlockGeometry, s: TileSchedule) -> Any:
 def _sums_under(g: BlockGeometry, s: TileSchedule) -> tuple[Any, Any]:
     """Return the height and width of the convolution results that one output tile needs.
 
-    Without a pool, these are the height and width of the tile. With a pool, they are larger.
+    Without a max-pool, these are the height and width of the tile. With a fused max-pool, they are
+    larger.
+
+    Args:
+        g: geometry of the workload.
+        s: schedules whose fields are arrays of shape (n,).
+
+    Returns:
+        Heights and widths, int arrays of shape (n,).
     """
     if g.pool is None:
         return s.tile_h, s.tile_w
@@ -208,5 +224,9 @@ def _read_cycles(g: BlockGeometry, weights: int, spec: GemminiSpec) -> int:
 
 
 def _write_cycles(g: BlockGeometry) -> int:
-    """Return the cycles to write the output, 16 bytes per cycle."""
+    """Return the cycles in which the memory port writes the output, 16 bytes per cycle.
+
+    Args:
+        g: geometry of the workload.
+    """
     return g.pixels * -(-g.all_out_channels // BUS_BYTES)

@@ -52,7 +52,7 @@ A, B, D = 0, 1, 2
 
 
 class Memories(NamedTuple):
-    """Content of the accelerator's local memories and of its array. Not thread-safe."""
+    """Content of the accelerator's local memories and of its array. Kernels change it in place."""
 
     scratchpad: NDArray[np.int8]  # shape (rows, 16)
     accumulator: NDArray[np.int32]  # shape (rows, 16)
@@ -109,7 +109,12 @@ def shifted(value: int, shift: int) -> int:
 
 @stage
 def saturated(value: int, width: int) -> int:
-    """Clip a value to the range of a signed integer of `width` bits."""
+    """Clip a value to the range of a signed integer of `width` bits.
+
+    Args:
+        value: the value.
+        width: number of bits, for example 8 for the range −128 to 127.
+    """
     top = (1 << (width - 1)) - 1
     if value > top:
         return top
@@ -120,7 +125,12 @@ def saturated(value: int, width: int) -> int:
 
 @stage
 def activated(value: int, activation: int) -> int:
-    """Apply the ReLU to a value if the activation code selects it."""
+    """Return the ReLU of a value if the activation code selects it, else the value unchanged.
+
+    Args:
+        value: the value.
+        activation: activation code of the configuration registers.
+    """
     if activation == RELU and value < 0:
         return 0
     return value
@@ -440,7 +450,13 @@ def exchange(weights: NDArray[np.int32]) -> None:
 
 @stage
 def multiply(a: NDArray[np.int32], b: NDArray[np.int32], sums: NDArray[np.int32]) -> None:
-    """Add the product a · b of two 16 × 16 blocks to `sums`, which wrap around as int32."""
+    """Add the product a · b of two 16 × 16 blocks to `sums`, which wraps around as int32.
+
+    Args:
+        a: first block, shape (16, 16).
+        b: second block, shape (16, 16).
+        sums: accumulators, shape (16, 16); changed in place.
+    """
     for r in range(DIM):
         for k in range(DIM):
             factor = a[r, k]

@@ -49,31 +49,53 @@ COMMAND_NAMES = {
 
 @stage
 def bits(word: int, low: int, width: int) -> int:
-    """Return bits low … low + width − 1 of a 64-bit operand, as int64."""
+    """Return a bit field of a 64-bit operand, as int64.
+
+    Args:
+        word: the operand.
+        low: index of the field's lowest bit.
+        width: width of the field in bits.
+    """
     return nb.int64((nb.uint64(word) >> nb.uint64(low)) & nb.uint64((1 << width) - 1))
 
 
 @stage
 def local_address(word: int) -> int:
-    """Return the local address (scratchpad or accumulator row) in an operand: its low 32 bits."""
+    """Return the local address (a row of the scratchpad or accumulator) that an operand contains.
+
+    Args:
+        word: a 64-bit operand, whose low 32 bits are the address.
+    """
     return bits(word, 0, 32)
 
 
 @stage
 def move_columns(word: int) -> int:
-    """Return the number of columns of an MVIN or MVOUT operand."""
+    """Return the number of columns to move from the second operand of an MVIN or MVOUT.
+
+    Args:
+        word: the 64-bit operand.
+    """
     return bits(word, 32, 7)
 
 
 @stage
 def columns(word: int) -> int:
-    """Return the number of columns of a PRELOAD or COMPUTE operand."""
+    """Return the number of columns of a matrix from an operand of a PRELOAD or COMPUTE.
+
+    Args:
+        word: the 64-bit operand, which describes the location and the size of a matrix.
+    """
     return bits(word, 32, 5)
 
 
 @stage
 def rows(word: int) -> int:
-    """Return the number of rows of an operand."""
+    """Return the number of rows of a matrix from an operand.
+
+    Args:
+        word: the 64-bit operand, which describes the location and the size of a matrix.
+    """
     return bits(word, 48, 5)
 
 
@@ -103,19 +125,38 @@ def is_full_width(address: int) -> bool:
 
 @stage
 def scratchpad_row(m: GemminiMachine, address: int, offset: int) -> int:
-    """Return the scratchpad row at `offset` rows after a local address, with wrap-around."""
+    """Return the scratchpad row at a distance from a local address, with wrap-around.
+
+    Args:
+        m: the machine.
+        address: local address of a scratchpad row.
+        offset: number of rows after this address.
+    """
     return (address + offset) & m.address_mask & (m.scratchpad_rows - 1)
 
 
 @stage
 def accumulator_row(m: GemminiMachine, address: int, offset: int) -> int:
-    """Return the accumulator row at `offset` rows after a local address, with wrap-around."""
+    """Return the accumulator row at a distance from a local address, with wrap-around.
+
+    Args:
+        m: the machine.
+        address: local address of an accumulator row.
+        offset: number of rows after this address.
+    """
     return (address + offset) & m.address_mask & (m.accumulator_rows - 1)
 
 
 @stage
 def load_state(funct: int) -> int:
-    """Return the index of the load configuration (0 to 2) that an MVIN command uses."""
+    """Return the index of the load configuration that an MVIN command uses.
+
+    Args:
+        funct: function code of MVIN, MVIN2 or MVIN3.
+
+    Returns:
+        0, 1 or 2.
+    """
     if funct == MVIN2:
         return 1
     if funct == MVIN3:
@@ -136,7 +177,7 @@ def is_compute(funct: int) -> bool:
 
 
 class CommandStream(NamedTuple):
-    """A stream of commands in program order."""
+    """Commands of the accelerator in program order: function code and two operands each."""
 
     funct: NDArray[np.uint8]  # shape (n,)
     rs1: NDArray[np.uint64]  # shape (n,)

@@ -225,6 +225,13 @@ def loop_preload(
     The weights B(k, j) stay in the array while i advances. The command therefore loads them only
     for the first row of blocks, i = 0.
 
+    Args:
+        m: the machine.
+        loop: settings of the loop, shape (LOOP_SETTINGS,).
+        i: row of blocks of A and of the result.
+        j: column of blocks of B and of the result.
+        k: column of blocks of A, and row of blocks of B.
+
     Returns:
         Function code and the two operands.
     """
@@ -245,6 +252,13 @@ def loop_compute(
     m: GemminiMachine, loop: NDArray[np.int64], i: int, j: int, k: int
 ) -> tuple[int, int, int]:
     """Return the COMPUTE command for the product of blocks A(i, k) and B(k, j).
+
+    Args:
+        m: the machine.
+        loop: settings of the loop, shape (LOOP_SETTINGS,).
+        i: row of blocks of A and of the result.
+        j: column of blocks of B and of the result.
+        k: column of blocks of A, and row of blocks of B.
 
     Returns:
         Function code and the two operands.
@@ -283,25 +297,34 @@ def store_c(m: GemminiMachine, loop: NDArray[np.int64], i: int, j: int) -> tuple
 
 @stage
 def d_blocks(loop: NDArray[np.int64]) -> int:
-    """Return the maximum number of bias blocks per command: 1 if they are int32, 4 if int8."""
+    """Return how many blocks of the bias D one command loads at most: 1 for int32, 4 for int8.
+
+    Args:
+        loop: settings of the hardware loop, shape (LOOP_SETTINGS,).
+    """
     return BLOCKS_PER_REQUEST if loop[LOW_D] else 1
 
 
 @stage
 def c_blocks(loop: NDArray[np.int64]) -> int:
-    """Return the maximum number of result blocks per command: 1 if they are int32, 4 if int8."""
+    """Return how many blocks of the result C one command stores at most: 1 for int32, 4 for int8.
+
+    Args:
+        loop: settings of the hardware loop, shape (LOOP_SETTINGS,).
+    """
     return 1 if loop[FULL_C] else BLOCKS_PER_REQUEST
 
 
 @stage
 def block_size(loop: NDArray[np.int64], at: int, end: int, pad: int) -> int:
-    """Return the number of rows or columns of a block. The last block excludes the padding.
+    """Return the number of rows or columns of a block: 16, without the padding of the last block.
 
     Args:
-        loop: settings of the loop, shape (LOOP_SETTINGS,).
-        at: index of the block in its dimension.
-        end: index into `loop` of the number of blocks: `MAX_I`, `MAX_J` or `MAX_K`.
-        pad: index into `loop` of the padding: `PAD_I`, `PAD_J` or `PAD_K`.
+        loop: settings of the hardware loop, shape (LOOP_SETTINGS,).
+        at: index of the block along its dimension.
+        end: index into `loop` of the number of blocks along this dimension: `MAX_I`, `MAX_J` or
+            `MAX_K`.
+        pad: index into `loop` of the padding along this dimension: `PAD_I`, `PAD_J` or `PAD_K`.
     """
     return DIM - (loop[pad] if at == loop[end] - 1 else 0)
 
@@ -319,11 +342,15 @@ def half(total_rows: int, loop_id: int) -> int:
 
 @stage
 def a_start(m: GemminiMachine, loop: NDArray[np.int64]) -> int:
-    """Return the row at which the first block of matrix A is stored.
+    """Return the local row at which a hardware loop stores the first block of matrix A.
 
-    It is a scratchpad row, at the start of a half; in an addition (`IS_RESADD`), it is an
-    accumulator row. The setting `A_SPAD_ID` can select the half; if it is 0, the half is that of
-    the loop.
+    The row is the start of a half of the scratchpad, or of the accumulator in an addition
+    (`IS_RESADD`). The setting `A_SPAD_ID` can select the half of the scratchpad. If the setting is
+    0, the half is that of the loop (`LOOP_ID`).
+
+    Args:
+        m: the machine.
+        loop: settings of the loop, shape (LOOP_SETTINGS,).
     """
     if loop[IS_RESADD]:
         return half(m.accumulator_rows, loop[LOOP_ID])
@@ -333,11 +360,15 @@ def a_start(m: GemminiMachine, loop: NDArray[np.int64]) -> int:
 
 @stage
 def b_start(m: GemminiMachine, loop: NDArray[np.int64]) -> int:
-    """Return the row at which the first block of matrix B is stored.
+    """Return the local row at which a hardware loop stores the first block of matrix B.
 
-    B fills the end of a half of the scratchpad; in an addition (`IS_RESADD`), it is stored in the
-    accumulator. The setting `B_SPAD_ID` can select the half; if it is 0, the half is that of the
-    loop.
+    B fills the end of a half of the scratchpad. In an addition (`IS_RESADD`), it is stored at the
+    start of a half of the accumulator. The setting `B_SPAD_ID` can select the half of the
+    scratchpad. If the setting is 0, the half is that of the loop (`LOOP_ID`).
+
+    Args:
+        m: the machine.
+        loop: settings of the loop, shape (LOOP_SETTINGS,).
     """
     if loop[IS_RESADD]:
         return half(m.accumulator_rows, loop[LOOP_ID])

@@ -225,8 +225,9 @@ class _Builder:
     def layer(self, layer: Layer, pick: Pick) -> None:
         """Lower a layer and append it to the current segment.
 
-        A new segment begins if the layer needs a value of the current segment in a memory form that
-        only the host can produce.
+        A segment is a sequence of layers without work of the host in between. A new segment begins
+        if the layer needs a value of the current segment in another memory layout, which only the
+        host can produce.
 
         Args:
             layer: the layer.
@@ -299,10 +300,14 @@ class _Builder:
         self.there.add((name, form, unfold))
 
     def _record_written(self, name: str, form: Form) -> None:
-        """Record that the current segment wrote a value in the given memory form.
+        """Record that the current segment wrote a value to memory.
 
         A value can be a slice of the channels of another value, in the same memory. All values that
         share memory with the written value are recorded, too.
+
+        Args:
+            name: name of the value.
+            form: memory layout of the value: `image` or `rows`.
         """
         waiting, segment = [name], len(self.segments) - 1
         while waiting:

@@ -41,10 +41,10 @@ Form = Literal["image", "rows", "weights"]
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """Location of a tensor in memory.
+    """Location and layout of a tensor in memory.
 
     Attributes:
-        form: memory form of the tensor.
+        form: layout of the tensor: `image` (one row per pixel), `rows` or `weights`.
         at: address of the first row.
         stride: bytes from the start of one row to the start of the next.
         unfold: rearrangement of image patches into channels that is applied before storing, if any.
@@ -234,7 +234,7 @@ class MemoryPlan:
         self.end = MEMORY_BASE
 
     def room(self, size: int) -> int:
-        """Allocate a range of memory, in whole pages.
+        """Allocate the next free range of memory, in whole pages.
 
         Args:
             size: number of bytes.
@@ -260,7 +260,8 @@ class MemoryPlan:
 
         Args:
             name: name of the value.
-            form: memory form. A value can be stored in several forms, each at its own location.
+            form: layout of the value: `image`, `rows` or `weights`. A value can be stored in
+                several layouts, each at its own location.
             unfold: rearrangement of image patches into channels that is applied before storing, if
                 any.
 
@@ -273,7 +274,7 @@ class MemoryPlan:
         return self._places[key]
 
     def _row_bytes(self, names: Collection[str], channels: int) -> int:
-        """Return the distance in bytes between two rows.
+        """Return the distance in bytes between two rows of a stored value.
 
         Args:
             names: names of all values that are stored in these rows. Slices of a value share its

@@ -116,7 +116,10 @@ class GemminiProgram:
 
     @property
     def ports(self) -> list[tuple[list[Value], list[Value]]]:
-        """Tensors that each segment takes and returns, in their shapes and types on the host."""
+        """Tensors that each segment takes and returns, in their shapes and types on the host.
+
+        A segment is a sequence of layers without work of the host in between.
+        """
         return [
             ([Value(p.name, p.shape, p.dtype) for p in loads],
              [Value(p.name, p.shape, p.dtype) for p in stores])
@@ -124,7 +127,7 @@ class GemminiProgram:
         ]  # fmt: skip
 
     def run(self, segment: int, tensors: Tensors) -> dict[str, NDArray[np.generic]]:
-        """Run a segment on the functional simulator.
+        """Run a segment, a sequence of layers, on the functional simulator.
 
         Args:
             segment: index of the segment.

@@ -42,7 +42,10 @@ STORE_SCALE, EX_SCALE = 3, 4
 
 
 class Registers(NamedTuple):
-    """Configuration of the load, execute and store units, and the pending PRELOAD."""
+    """Configuration registers of the load, execute and store units.
+
+    The registers also record the PRELOAD that waits for its COMPUTE.
+    """
 
     config: NDArray[np.int64]  # shape (CONFIG_FIELDS,)
     scales: NDArray[np.float32]  # shape (5,)
@@ -91,7 +94,15 @@ def configure(regs: Registers, a: int, b: int, fault: NDArray[np.int64]) -> int:
 
 @stage
 def configure_array(regs: Registers, a: int, b: int) -> None:
-    """Execute a CONFIG_EX command. If bit 7 is set, only the strides are changed."""
+    """Execute a CONFIG_EX command, which configures the array.
+
+    If bit 7 of the first operand is set, only the strides are changed.
+
+    Args:
+        regs: configuration registers; changed in place.
+        a: first operand of the command.
+        b: second operand of the command.
+    """
     config = regs.config
     config[EX_SET] = 1
     config[A_STRIDE], config[C_STRIDE] = bits(a, 16, 16), bits(b, 48, 16)
@@ -124,7 +135,15 @@ def configure_load(regs: Registers, number: int, a: int, b: int) -> None:
 
 @stage
 def configure_store(regs: Registers, a: int, b: int) -> None:
-    """Execute a CONFIG_ST command. A pool stride of 0 leaves the pool's geometry unchanged."""
+    """Execute a CONFIG_ST command, which configures the store unit.
+
+    A pool stride of 0 leaves most of the pool's geometry unchanged.
+
+    Args:
+        regs: configuration registers; changed in place.
+        a: first operand of the command.
+        b: second operand of the command.
+    """
     config = regs.config
     config[STORE_SET] = 1
     config[STORE_STRIDE] = bits(b, 0, 32)

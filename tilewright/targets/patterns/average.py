@@ -54,7 +54,11 @@ class Average(Pattern):
         return "avg"
 
     def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:
-        """Check that the workload can have this average.
+        """Check that a workload can have this average.
+
+        Args:
+            anchor: convolution of the workload.
+            patterns: all patterns of the workload, including this one.
 
         Raises:
             WorkloadError: the operator is not an int8 `conv2d`, a max-pool is fused as well, the
@@ -85,7 +89,17 @@ class Average(Pattern):
         self, anchor: Anchor, total: Integers, tensors: Mapping[str, NDArray[Any]],
         acc_bits: int,
     ) -> Integers:  # fmt: skip
-        """Sum the accumulators of each channel with weights, and apply the steps after the sum."""
+        """Sum the accumulators of each channel with weights, and apply the steps after the sum.
+
+        Args:
+            anchor: convolution of the workload.
+            total: accumulators, int64, shape (n, o, oh, ow).
+            tensors: not used.
+            acc_bits: width of the accumulators in bits.
+
+        Returns:
+            The averages, int64, shape (n, o, 1, 1).
+        """
         taps, _ = average_weights(self.height, self.width)
         averaged = (total * taps).sum(axis=(2, 3), keepdims=True).astype(np.int64)
         return apply_epilogue(self.epilogue, averaged, {}, acc_bits)

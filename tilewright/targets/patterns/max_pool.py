@@ -59,7 +59,11 @@ class Pool(Pattern):
         return f"max {self.kernel_h}×{self.kernel_w}/{stride_title(self.stride_h, self.stride_w)}"
 
     def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:
-        """Check that the workload can have this pool.
+        """Check that a workload can have this pool.
+
+        Args:
+            anchor: convolution of the workload.
+            patterns: all patterns of the workload, including this one.
 
         Raises:
             WorkloadError: the operator is not a `conv2d`, a size is invalid, or the window is
@@ -84,7 +88,17 @@ class Pool(Pattern):
         self, anchor: Anchor, total: Integers, tensors: Mapping[str, NDArray[Any]],
         acc_bits: int,
     ) -> Integers:  # fmt: skip
-        """Return the maximum of each window of the accumulators."""
+        """Return the maximum of each window of the accumulators.
+
+        Args:
+            anchor: convolution of the workload.
+            total: accumulators, int64, shape (n, o, oh, ow).
+            tensors: not used.
+            acc_bits: not used.
+
+        Returns:
+            The maxima, int64, in the height and width of the pool's output.
+        """
         return maxima(self, total)
 
 

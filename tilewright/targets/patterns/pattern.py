@@ -105,6 +105,9 @@ class Pattern(ABC):
         """Return the second operator that the pattern adds to the workload, or None without one.
 
         The element-wise steps in `steps` are applied to the results of this second operator.
+
+        Args:
+            anchor: anchor operator of the workload.
         """
         return None
 

@@ -72,7 +72,11 @@ class Shortcut(Pattern):
         return f"+ 1×1/{stride_title(self.stride_h, self.stride_w)} {self.in_channels}"
 
     def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:
-        """Check that the workload can have this shortcut.
+        """Check that a workload can have this shortcut.
+
+        Args:
+            anchor: convolution of the workload.
+            patterns: all patterns of the workload, including this one.
 
         Raises:
             WorkloadError: the operator is not an int8 `conv2d` with a single group, a max-pool is
@@ -110,7 +114,17 @@ class Shortcut(Pattern):
         self, anchor: Anchor, total: Integers, tensors: Mapping[str, NDArray[Any]],
         acc_bits: int,
     ) -> Integers:  # fmt: skip
-        """Compute the shortcut's convolution and steps, and add the result to the accumulators."""
+        """Compute the shortcut's convolution and steps, and add the result to the accumulators.
+
+        Args:
+            anchor: convolution of the workload.
+            total: accumulators of the workload, int64, shape (n, o, oh, ow).
+            tensors: operands of the workload by name; those of the shortcut begin with `shortcut_`.
+            acc_bits: width of the accumulators in bits.
+
+        Returns:
+            The new accumulators, in the same shape.
+        """
         operands = shortcut_tensors(tensors)
         return total + apply_epilogue(
             self.epilogue, sums(self.second_anchor(anchor), operands), operands, acc_bits

@@ -49,7 +49,12 @@ def weight_and_shift(factor: int) -> tuple[int, int]:
 
 
 def check_shift(item: str, value: int) -> None:
-    """Raise `WorkloadError` if a shift amount is not between 0 and 31 bits."""
+    """Raise `WorkloadError` if a shift amount is not between 0 and 31 bits.
+
+    Args:
+        item: text of the step, for the message.
+        value: the shift amount.
+    """
     if not 0 <= value <= 31:
         raise WorkloadError(f"'{item}': a shift amount must be between 0 and 31")
 
@@ -83,9 +88,15 @@ def _usual_weighted(value: int) -> tuple[str, int]:
 
 
 def _to_nearest(total: Integers, value: int, tensors: Mapping[str, NDArray[Any]]) -> Integers:
-    """Divide by 2^value in float32 and round to the nearest even integer, as the hardware does.
+    """Divide accumulators by 2^value in float32 and round to nearest, ties to even.
 
-    The conversion to float32 rounds accumulators of more than 24 bits, so these are rounded twice.
+    The hardware does the same. The conversion to float32 rounds accumulators of more than 24 bits,
+    so these are rounded twice.
+
+    Args:
+        total: accumulators of any shape.
+        value: base-2 logarithm of the divisor.
+        tensors: not used.
     """
     scaled = np.rint(total.astype(np.float32) * np.float32(2.0**-value))
     return np.asarray(scaled, np.int64)

@@ -80,7 +80,7 @@ def pack_scales(
 
 
 def _bits(number: int) -> float:
-    """Return the float32 number that has the same bits as a small int32 number."""
+    """Return the float32 number whose bits are those of a small int32 number."""
     return float(np.array([number], np.int32).view(np.float32)[0])
 
 

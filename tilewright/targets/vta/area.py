@@ -124,7 +124,7 @@ def _memories(m: Machine, out_depth: int) -> tuple[Memory, ...]:
 
 
 def _memory(name: str, element_bits: int, depth: int, bus: int) -> Memory:
-    """Divide a scratchpad into banks, as the load engines do.
+    """Compute the banks of a scratchpad, divided as the hardware's load engines need them.
 
     An element that is wider than the bus is split over several banks. Narrower elements are stored
     side by side, in one bank each.

@@ -174,9 +174,16 @@ def _conv2d(geo: Geometry, spec: VtaSpec) -> list[Json]:
 
 
 def _dense(geo: Geometry, spec: VtaSpec) -> list[Json]:
-    """Return the arguments of the dense operator, in the form of an AutoTVM log record.
+    """Return the arguments of the dense operator for an AutoTVM log record.
 
     The third argument, the bias, is None, because the bias belongs to the epilogue here.
+
+    Args:
+        geo: geometry of the workload.
+        spec: the machine.
+
+    Returns:
+        Data, weights, bias and output type, as JSON values.
     """
     batch, block = 1 << spec.log_batch, 1 << spec.log_block_in
     return [
@@ -192,14 +199,14 @@ def _tensor(shape: list[int], log_width: int) -> list[Json]:
 
 
 def _config(lowering: Lowering, knobs: Mapping[str, int]) -> dict[str, Json]:
-    """Return a schedule in the form of an AutoTVM log record.
+    """Return the knob values of a schedule for an AutoTVM log record.
 
     The stock dense template has a knob `tile_b` that is missing in our dense template. Both
     templates process one row at a time, so the knob is written as 1.
 
     Args:
         lowering: lowering of the workload in the stock compiler's template space.
-        knobs: knob values, by knob name.
+        knobs: knob values, by name.
     """
     dense = lowering.workload.operator == "dense"
     values = dict(knobs) | ({"tile_b": 1} if dense else {})

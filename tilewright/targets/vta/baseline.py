@@ -131,12 +131,15 @@ def fallback_of(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
 
 
 def _is_ours(workload: Workload) -> bool:
-    """Return whether only our own schedule space can compute the whole workload in one program."""
+    """Return whether the stock compiler cannot compute the whole workload in one program.
+
+    Only our own schedule space can then compute it.
+    """
     return bool(workload.patterns) or any(composed_rows(op) for op in workload.epilogue)
 
 
 def _first_that_lowers(lowering: Lowering, values: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """Return the first schedule that compiles.
+    """Return the first of several schedules that compiles.
 
     Compiling takes much longer than sorting the schedules, so they are compiled in batches of
     growing size until one compiles.
@@ -181,7 +184,7 @@ def _estimated_baseline(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
 
 
 def _smallest(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
-    """Return a baseline schedule with the smallest tiles.
+    """Return the schedule with the smallest tiles, as the baseline of a max-pool layer.
 
     If several such schedules compile, the first one in knob order is returned.
     """

@@ -13,7 +13,7 @@ from tilewright.targets.workload import Workload
 
 
 class BoundTerms(NamedTuple):
-    """Terms of the lower bound on a workload's latency.
+    """Cycles and bytes that enter the lower bound on a workload's latency.
 
     Attributes:
         geo: packed sizes of the workload.
@@ -33,7 +33,7 @@ class BoundTerms(NamedTuple):
 
     @property
     def planes(self) -> int:
-        """Number of output channel blocks, summed over all images."""
+        """Number of output channel blocks, summed over all images of the batch."""
         return self.geo.batches * self.geo.out_blocks
 
     @property
@@ -43,24 +43,24 @@ class BoundTerms(NamedTuple):
 
 
 def needed_pixels(workload: Workload, sums: tuple[int, int] | None = None) -> int:
-    """Count the pixels per input channel that a convolution's results read.
+    """Count the pixels per input channel that a convolution reads.
 
     Args:
         workload: the workload.
-        sums: number of first rows and of first columns of the results to consider; None for all
-            results.
+        sums: count only the pixels for this number of first rows and of first columns of the
+            convolution's results; None for all results.
     """
     rows, cols = needed_sides(workload, sums)
     return rows * cols
 
 
 def needed_sides(workload: Workload, sums: tuple[int, int] | None = None) -> tuple[int, int]:
-    """Count the input rows and the input columns that a convolution's results read.
+    """Count the input rows and the input columns that a convolution reads.
 
     Args:
         workload: the workload.
-        sums: number of first rows and of first columns of the results to consider; None for all
-            results.
+        sums: count only for this number of first rows and of first columns of the convolution's
+            results; None for all results.
 
     Returns:
         The number of rows and the number of columns.

@@ -47,6 +47,10 @@ class Spans:
         """Return the intervals that overlap the window [first, last), cut to the window.
 
         Neighbouring intervals that are too close to be distinguished in a plot are merged.
+
+        Args:
+            first: first cycle of the window.
+            last: cycle after the last one of the window.
         """
         keep = (self.ends > first) & (self.begins < last)
         begins = np.maximum(self.begins[keep], first)
@@ -212,7 +216,7 @@ def breakdown(insns: NDArray[np.uint64], spec: VtaSpec, insn_address: int) -> ND
 
 
 def _first(report: CycleReport, mine: NDArray[np.int64], kind: NDArray[np.str_]) -> int:
-    """Return the cycle in which the first arithmetic on loaded data starts.
+    """Return the cycle in which a program starts the first arithmetic on loaded data.
 
     This is the first GEMM or ALU instruction after the compute module has waited for the load
     module. If there is none, it is the first GEMM or ALU instruction at all. Without any, it is the
@@ -221,7 +225,7 @@ def _first(report: CycleReport, mine: NDArray[np.int64], kind: NDArray[np.str_])
     Args:
         report: simulated times of a program.
         mine: indices of the compute module's instructions.
-        kind: kind of each of these instructions.
+        kind: name of the kind of each of these instructions, from `instruction_kinds`.
     """
     works = np.isin(kind, ARITHMETIC)
     waits = (report.insns[mine, 0] & np.uint64(POP_PREV)) != 0

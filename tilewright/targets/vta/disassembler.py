@@ -111,7 +111,7 @@ def line_of(word: int, lay: Layout) -> str:
 
     Args:
         word: the instruction as a 128-bit integer.
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
     """
     values = decode(word, lay)
     opcode = values["opcode"]
@@ -201,7 +201,10 @@ def _word_of(tokens: list[str], lay: Layout) -> int:
 
 
 def _parse_name(tokens: list[str]) -> tuple[dict[str, int], list[str]]:
-    """Split the tokens of a line into the instruction's name and its fields.
+    """Parse the instruction's name at the beginning of a line of a listing.
+
+    Args:
+        tokens: the words of the line, such as `LOAD`, `INP`, `y=9`.
 
     Returns:
         The field values that the name determines, such as the opcode, and the remaining tokens.

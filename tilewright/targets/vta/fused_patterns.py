@@ -69,7 +69,8 @@ class VtaPattern:
         estimator: estimates schedules, if the pattern has its own pipeline.
         lifted: adds a constant to the biases of the pattern, so that the bias can replace the reset
             of the accumulators (see `lowering.bias_lifting`). Its last two arguments, and its
-            results, are a geometry and the rows of `epilogue_steps`, shape (steps, 3).
+            results, are a geometry and the ALU operations as rows (operand kind, opcode, immediate)
+            of `epilogue_steps`, shape (steps, 3).
         sums_sides: returns how many rows and columns of the convolution's results the pattern
             reads; None if it reads all of them.
     """

@@ -72,10 +72,13 @@ def layout_of(spec: VtaSpec) -> Layout:
 
 
 def _place(widths: list[int]) -> list[int]:
-    """Return the bit offset of each field, given the widths of the fields in bits.
+    """Return the bit offset of each field of an instruction.
 
     The fields follow the common head of the instruction. A field that would cross bit 64 begins at
     bit 64.
+
+    Args:
+        widths: width of each field in bits.
     """
     offsets, position = [], INSTRUCTION_HEAD_BITS
     for width in widths:
@@ -88,17 +91,29 @@ def _place(widths: list[int]) -> list[int]:
 
 @helper
 def get(lo: int, hi: int, offset: int, width: int) -> int:
-    """Read the unsigned field of `width` bits at bit `offset` of an instruction."""
+    """Read an unsigned bit field of an instruction.
+
+    Args:
+        lo: low word of the instruction.
+        hi: high word of the instruction.
+        offset: first bit of the field, 0 to 127.
+        width: width of the field in bits.
+    """
     word = lo if offset < 64 else hi
     return int(nb.int64((word >> nb.uint64(offset & 63)) & nb.uint64((1 << width) - 1)))
 
 
 @helper
 def put(value: int, offset: int, width: int) -> int:
-    """Return a word with `value` at bit `offset` of an instruction, and zeros elsewhere.
+    """Return a 64-bit word with one bit field of an instruction set, and zeros elsewhere.
 
     The value is truncated to `width` bits, as in hardware. The word is part of `hi` if `offset` is
     at least 64, else part of `lo`.
+
+    Args:
+        value: value of the field.
+        offset: first bit of the field, 0 to 127.
+        width: width of the field in bits.
     """
     word: int = (nb.uint64(value) & nb.uint64((1 << width) - 1)) << nb.uint64(offset & 63)
     return word
@@ -166,7 +181,7 @@ def pack_gemm(
     """Encode a GEMM, or a reset of accumulators.
 
     Args:
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         flags: dependency flags.
         reset: 1 to set the accumulators to zero, 0 to multiply.
         uop_bgn: first micro-op.
@@ -208,7 +223,7 @@ def pack_alu(
     """Encode an ALU operation.
 
     Args:
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         flags: dependency flags.
         uop_bgn: first micro-op.
         uop_end: end of the micro-ops, exclusive.
@@ -248,7 +263,7 @@ def pack_uop(lay: Layout, dst: int, src: int, wgt: int) -> int:
     """Encode a micro-op.
 
     Args:
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         dst: accumulator index.
         src: input index, or the index of the source accumulator for an ALU instruction.
         wgt: weight index; 0 for an ALU instruction.
@@ -293,7 +308,7 @@ FLAG_QUEUES = ((-1, 1, -1, 0), (0, 3, 1, 2), (2, -1, 3, -1))
 
 
 class Field(NamedTuple):
-    """Named bit field of the 128-bit instruction."""
+    """Named bit field of the 128-bit instruction, with its bit offset and its width in bits."""
 
     name: str
     offset: int
@@ -316,9 +331,14 @@ _MEMORY_FIELDS = (
 
 
 def fields_of(opcode: int, lay: Layout) -> tuple[Field, ...]:
-    """Return the fields after the common head (opcode and four flags), lowest bit first.
+    """Return the bit fields of an instruction that depend on its opcode, lowest bit first.
 
-    FINISH and undefined opcodes have no such fields.
+    The common head (opcode and four flags) is not included. FINISH and undefined opcodes have no
+    such fields.
+
+    Args:
+        opcode: the opcode.
+        lay: bit positions of the instruction fields.
     """
     if opcode in (LOAD, STORE):
         return _MEMORY_FIELDS
@@ -358,7 +378,7 @@ def decode(word: int, lay: Layout) -> dict[str, int]:
 
     Args:
         word: the instruction as a 128-bit integer.
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
 
     Returns:
         The values of `opcode`, of the four flags and of the opcode's fields. The entry `unused`
@@ -384,7 +404,7 @@ def encode(values: dict[str, int], lay: Layout) -> int:
     Args:
         values: field values by name. Absent fields are zero, and values are truncated to the width
             of their field.
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
 
     Returns:
         The instruction as a 128-bit integer.

@@ -49,7 +49,7 @@ view_stage = nb.njit(inline="always")
 
 
 def kernel(function: Function) -> Function:
-    """Compile a function that Python calls.
+    """Compile a function that Python calls directly.
 
     The compiled function releases the GIL. Its code is cached on disk.
     """

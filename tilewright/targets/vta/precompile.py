@@ -62,7 +62,11 @@ def lower(workload: str, space: SpaceName) -> Callable[[], object]:
 
 
 def enumerate_schedules(space: SpaceName) -> Callable[[], object]:
-    """Create a job that estimates, measures and verifies a config, and enumerates a space."""
+    """Create a job that estimates, measures and verifies a config, and enumerates a small space.
+
+    Args:
+        space: name of the schedule space.
+    """
 
     def job() -> None:
         target, workload = VtaTarget(VtaSpec.load(PRESET), space), parse_workload(WORKLOAD)

@@ -168,7 +168,7 @@ def _text(path: Path) -> bytes:
 
 
 def _whole(numbers: pd.DataFrame, least: int, most: int) -> pd.DataFrame:
-    """Convert numbers to int64, after checking their range.
+    """Convert numbers to int64, after checking that they are whole and in range.
 
     Args:
         numbers: the numbers.

@@ -148,11 +148,30 @@ class VtaTarget:
         }
 
     def space(self, workload: Workload) -> Space:
-        """Return the schedule space of a workload."""
+        """Return the schedule space of a workload.
+
+        Args:
+            workload: the workload.
+
+        Raises:
+            WorkloadError: the accelerator cannot compute the workload.
+        """
         return self.lowering(workload).space
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        """Lower configs of a workload to instruction streams."""
+        """Lower configs of a workload to instruction streams.
+
+        Args:
+            workload: the workload.
+            configs: knob indices, int array of shape (n, knobs).
+
+        Returns:
+            The programs with hidden features. A config that does not compile has a failure class
+            and a reason instead.
+
+        Raises:
+            WorkloadError: the accelerator cannot compute the workload.
+        """
         return _lowered(self.lowering(workload), configs)
 
     def measure(self, lowered: Lowered) -> Measurements:
@@ -160,6 +179,12 @@ class VtaTarget:
 
         In the space `unchecked`, the results of the programs are checked as well. The batch may
         belong to a different schedule space than the target.
+
+        Args:
+            lowered: the programs, from `lower`.
+
+        Returns:
+            Statuses, cycles, seconds and counters, one row per config.
         """
         lowering = self.lowering_of(lowered)
         rows = np.flatnonzero(lowered.ok)
@@ -175,14 +200,33 @@ class VtaTarget:
     def enumerate(
         self, workload: Workload, progress: Callable[[int], None] | None = None
     ) -> tuple[Lowered, Measurements]:
-        """Lower and measure every config of the workload's space."""
+        """Lower and measure every config of the workload's space, in the order of the flat index.
+
+        Args:
+            workload: the workload.
+            progress: called with the number of configs that were just finished, possibly from
+                another thread.
+
+        Returns:
+            The lowered configs, without programs, and their measurements.
+        """
         space = self.space(workload)
         return self.lower_and_measure(workload, space.unravel(np.arange(space.size)), progress)
 
     def lower_and_measure(
         self, workload: Workload, configs: Configs, progress: Callable[[int], None] | None = None
     ) -> tuple[Lowered, Measurements]:
-        """Lower and measure configs in one pass, without keeping their programs."""
+        """Lower and measure configs in one pass, without keeping their programs.
+
+        Args:
+            workload: the workload.
+            configs: knob indices, int array of shape (n, knobs).
+            progress: called with the number of configs that were just finished, possibly from
+                another thread.
+
+        Returns:
+            The lowered configs, without programs, and their measurements.
+        """
         lowering = self.lowering(workload)
         values = lowering.space.values(configs)
         codes, states, cycles = time_rows(lowering, values, progress)
@@ -193,7 +237,15 @@ class VtaTarget:
         return lowered, measured
 
     def estimate(self, workload: Workload, configs: Configs) -> Features:
-        """Compute closed-form estimates of configs, which need no compilation."""
+        """Compute closed-form estimates of configs, which need no compilation.
+
+        Args:
+            workload: the workload.
+            configs: knob indices, int array of shape (n, knobs).
+
+        Returns:
+            Estimated cycles, bytes and scratchpad use, one row per config.
+        """
         lowering = self.lowering(workload)
         values = lowering.space.values(configs)
         tensors = tensor_operands(workload)
@@ -208,6 +260,12 @@ class VtaTarget:
 
         See `targets.vta.baseline`.
 
+        Args:
+            workload: the workload.
+
+        Returns:
+            The schedule, with its program and its measurement.
+
         Raises:
             WorkloadError: no schedule compiles.
         """
@@ -217,6 +275,12 @@ class VtaTarget:
         """Return the schedule that the stock compiler uses without a tuning log.
 
         See `targets.vta.baseline`.
+
+        Args:
+            workload: the workload.
+
+        Returns:
+            The schedule, with its program and its measurement.
 
         Raises:
             WorkloadError: no schedule compiles.
@@ -333,9 +397,15 @@ class VtaTarget:
         }
 
     def energy(self, measured: Measurements) -> dict[str, NDArray[np.float64]]:
-        """Estimate the energy of measured programs in picojoules, split by consumer.
+        """Estimate the energy of measured programs, split by consumer.
 
         See `targets.vta.energy`.
+
+        Args:
+            measured: the measurements, with their counters.
+
+        Returns:
+            Picojoules by consumer, float64 arrays of shape (configs,).
 
         Raises:
             SpecError: the file of energy constants is invalid.
@@ -437,7 +507,7 @@ class VtaTarget:
     # -- shared ------------------------------------------------------------------------------
 
     def _bind(self, workload: Workload) -> Lowering:
-        """Create the lowering of a workload.
+        """Create the lowering of a workload for the target's machine and schedule space.
 
         Raises:
             WorkloadError: the accelerator cannot compute the workload.
@@ -462,10 +532,14 @@ class VtaTarget:
         return Lowering.for_workload(workload, self.spec, self.space_name, self.stock)
 
     def lowering_of(self, lowered: Lowered) -> Lowering:
-        """Return the lowering of a batch of programs.
+        """Return the lowering with which a batch of programs was made.
 
-        A lowering that is created for another schedule space has no stock restrictions. These
-        restrictions only decide which configs fail; they do not change programs.
+        The batch may belong to another schedule space than the target. Its lowering then has no
+        stock restrictions. These restrictions only decide which configs fail; they do not change
+        programs.
+
+        Args:
+            lowered: the batch.
         """
         if lowered.space in ("", self.space_name):
             return self.lowering(lowered.workload)
@@ -559,6 +633,10 @@ def _described(
 
 def _cycles(lowering: Lowering, compiled: Lowered) -> NDArray[np.int64]:
     """Simulate the timing of a batch in which all n configs have compiled.
+
+    Args:
+        lowering: lowering of the workload.
+        compiled: the batch.
 
     Returns:
         Cycles of each program, int64, shape (n,).

@@ -185,7 +185,7 @@ def _operand_bits(w: Workload, m: Machine) -> int:
 
 
 def _needed_pixels(workload: Workload) -> int:
-    """Count the pixels per input channel that at least one output reads."""
+    """Count the pixels per input channel of a workload that at least one output reads."""
     if workload.operator == "max_pool":
         return needed_pixels(workload)
     sides = (

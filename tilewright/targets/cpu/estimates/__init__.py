@@ -66,12 +66,12 @@ def _parts(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
 
 
 def _select(which: Mask, one: Parts, other: Parts) -> Parts:
-    """Return `one` where `which` is true and `other` elsewhere, for each part of the latency.
+    """Combine two estimates: take `one` where `which` is true, and `other` elsewhere.
 
     Args:
         which: boolean array of shape (configs,).
-        one: parts to take where `which` is true.
-        other: parts to take elsewhere.
+        one: parts of the latency, with arrays of shape (configs,).
+        other: parts of the latency, with arrays of shape (configs,).
     """
     return Parts(
         *(np.where(which, getattr(one, f.name), getattr(other, f.name)) for f in fields(Parts))

@@ -41,13 +41,16 @@ from tilewright.targets.workload import Workload
 
 @dataclass(frozen=True)
 class Tilings:
-    """Tile sizes of several configs: the version of `CpuTiling` with arrays instead of numbers.
+    """Tile sizes of several configs of a convolution, as arrays with one value per config.
+
+    A register tile is a block of the output whose accumulators are held in vector registers.
+    `targets.cpu.kernels.conv2d_shapes.CpuTiling` holds the same values for a single config.
 
     Attributes:
         ib: input channels per block.
         ob: output channels per block.
         tile: channel blocks, rows and columns of a register tile, shape (configs,) each.
-        accumulators: number of vectors of sums of a register tile, shape (configs,).
+        accumulators: number of accumulator vectors of a register tile, shape (configs,).
         tiles: number of register tiles that cover the output, along the axes of `tile`.
         chunk: number of register tiles per parallel chunk, along the same axes.
         channels: number of blocks of input channels that are added before partial sums are stored,
@@ -134,7 +137,7 @@ completely without being told to (fitted)."""
 
 
 def estimate_direct(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
-    """Estimate the latency of the direct algorithm.
+    """Estimate the latency of the direct convolution algorithm.
 
     Args:
         w: the workload.
@@ -142,7 +145,8 @@ def estimate_direct(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
         knobs: values of each knob, shape (configs,), by the knob's name. `algorithm` is ignored.
 
     Returns:
-        Parts of the latency, shape (configs,) each.
+        Parts of the latency, such as cycles of multiply-adds and bytes moved, shape (configs,)
+        each.
     """
     spec = machine.spec
     ones = np.ones_like(knobs["tile_ow"])
@@ -187,19 +191,30 @@ def estimate_direct(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
 
 
 def _steps(w: Workload, spec: CpuSpec, t: Tilings) -> int:
-    """Return the number of steps per block of input channels and kernel position.
+    """Return the instructions per accumulator, kernel position and block of input channels.
 
-    A register tile performs these steps. In float32, a step is one multiply-add per vector of sums.
-    In int8, it is one dot product.
+    An instruction is a multiply-add in float32, and a dot product of several channels in int8.
+
+    Args:
+        w: the workload.
+        spec: the processor.
+        t: the tile sizes.
     """
     return dot_product(spec).steps(t.ib) if w.dtype == "int8" else t.ib
 
 
 def _loops(w: Workload, spec: CpuSpec, t: Tilings, knobs: Knobs) -> Array:
-    """Return the cycles that a register tile spends on the control of the loops around its steps.
+    """Return the cycles per register tile for loop control: counters and branches.
+
+    Args:
+        w: the workload.
+        spec: the processor.
+        t: the tile sizes.
+        knobs: values of each knob, shape (configs,), by the knob's name. `unroll_channels` and
+            `unroll_kernel` select the loops that are unrolled.
 
     Returns:
-        Cycles per register tile, shape (configs,).
+        Cycles, shape (configs,).
     """
     taps = w.kernel_h * w.kernel_w
     blocks = w.in_channels // t.ib
@@ -214,14 +229,20 @@ def _loops(w: Workload, spec: CpuSpec, t: Tilings, knobs: Knobs) -> Array:
 
 
 def _reloaded_values(w: Workload, spec: CpuSpec, t: Tilings, knobs: Knobs) -> Array:
-    """Return the number of data values per step that LLVM has to spill to the stack.
+    """Return the number of data values that LLVM spills to the stack per multiply-add.
 
     If kernel positions are unrolled and neighbouring pixels read the same data, LLVM keeps data
     values for the next kernel positions, even if it has no registers for them. About half of the
     data that the tile reads is needed at a time (fitted).
 
+    Args:
+        w: the workload.
+        spec: the processor.
+        t: the tile sizes.
+        knobs: values of each knob, shape (configs,), by the knob's name.
+
     Returns:
-        Values per step, shape (configs,).
+        Data values per multiply-add (or dot product, for int8) of an accumulator, shape (configs,).
     """
     unroll = knobs["unroll_kernel"]
     steps = _steps(w, spec, t)
@@ -243,8 +264,9 @@ def _copies(
         w: the workload.
         machine: properties of a core.
         t: the tile sizes.
-        knobs: values of each knob, shape (configs,).
-        several: whether partial sums are stored between chunks of input channels, shape (configs,).
+        knobs: values of each knob, shape (configs,), by the knob's name.
+        several: whether the input channels are divided into parts, between which partial sums are
+            stored, shape (configs,).
 
     Returns:
         The cycles of the copy, summed over all cores, and the number of parallel loops that the
@@ -278,14 +300,14 @@ def _copies(
 def _moved_direct(
     w: Workload, spec: CpuSpec, t: Tilings, knobs: Knobs, rounds: Array, cache: float
 ) -> Array:
-    """Return the bytes that the direct algorithm moves into a cache, shape (configs,).
+    """Return the bytes that the direct convolution algorithm moves into a cache, shape (configs,).
 
     Args:
         w: the workload.
         spec: the processor.
         t: the tile sizes.
         knobs: values of each knob, shape (configs,), by the knob's name.
-        rounds: number of chunks of input channels, shape (configs,).
+        rounds: number of parts into which the input channels are divided, shape (configs,).
         cache: size of the cache in bytes.
     """
     reach = (w.dilation_h * (w.kernel_h - 1) + 1, w.dilation_w * (w.kernel_w - 1) + 1)
@@ -316,7 +338,7 @@ def _moved_direct(
 
 
 def ordered(trips: tuple[Array, Array, Array], first: Mask) -> list[dict[str, Array]]:
-    """Return the loops over channel blocks, rows and columns in the form that `moved_bytes` takes.
+    """Return the loops over channel blocks, rows and columns, as a list for `moved_bytes`.
 
     Args:
         trips: number of iterations over channel blocks, rows and columns, shape (configs,) each.
@@ -358,16 +380,17 @@ padded copy (fitted)."""
 
 
 def estimate_winograd(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
-    """Estimate the latency of Winograd's algorithm.
+    """Estimate the latency of Winograd's convolution algorithm.
 
     Args:
         w: the workload.
         machine: properties of a core.
         knobs: values of each knob, shape (configs,), by the knob's name. An `algorithm` of 0 is
-            treated as 2.
+            treated as 2, which is the tile size m.
 
     Returns:
-        Parts of the latency, shape (configs,) each.
+        Parts of the latency, such as cycles of multiply-adds and bytes moved, shape (configs,)
+        each.
     """
     spec = machine.spec
     m = np.maximum(knobs["algorithm"], 2)

@@ -126,14 +126,16 @@ COLUMNS = (
 class Parts:
     """Parts of the estimated latency of schedules; each attribute is an array of shape (configs,).
 
+    A register tile is a block of the output whose accumulators are held in vector registers.
+
     Attributes:
-        multiply: cycles of register tiles, summed over all cores.
+        multiply: cycles of the multiply-adds in register tiles, summed over all cores.
         other: cycles of copies, transforms and epilogues, summed over all cores.
         near: bytes moved from second-level to first-level caches, summed over all cores.
         far: bytes moved from beyond the second-level caches, summed over all cores.
         registers: vector registers that a register tile needs, as a fraction of those available.
         busiest: fraction of the work that the busiest core does.
-        launches: number of parallel loops.
+        launches: number of parallel loops, each of which has to start the threads.
         code: size of the unrolled code, as a fraction of the largest size that is compiled.
     """
 
@@ -186,10 +188,12 @@ def step_cycles(
     registers: int,
     chains: Array | float = 1.0,
 ) -> Array:
-    """Return the cycles of one step of a register tile: one multiply-add per vector of sums.
+    """Return the cycles in which a register tile performs one multiply-add per accumulator vector.
+
+    A register tile is a block of the output whose accumulators are held in vector registers.
 
     Args:
-        sums: number of vectors of sums, shape (configs,).
+        sums: number of accumulator vectors of the tile, shape (configs,).
         operands: number of vectors of weights, and number of data values that are broadcast to all
             lanes, shape (configs,) each.
         kept: number of operands that LLVM keeps in registers, shape (configs,).
@@ -206,15 +210,15 @@ def step_cycles(
 
 
 def kept_operands(weights: Array, numbers: Array, blocks: Array, pixels_first: Mask) -> Array:
-    """Return the number of operands of a step that LLVM keeps in registers until their last use.
+    """Return the number of registers in which LLVM keeps operands of a register tile.
 
     If loops over pixels are outside loops over channels, LLVM keeps all vectors of weights.
     Otherwise it keeps the data values of all pixels if several channel blocks use them, and a
     single data value if not.
 
     Args:
-        weights: vectors of weights per step, shape (configs,).
-        numbers: data values per step, one per pixel of the tile, shape (configs,).
+        weights: vectors of weights that the tile multiplies at a time, shape (configs,).
+        numbers: data values that the tile multiplies at a time, one per pixel, shape (configs,).
         blocks: blocks of output channels of the tile, shape (configs,).
         pixels_first: whether loops over pixels are outside loops over channels, shape (configs,).
 
@@ -225,11 +229,11 @@ def kept_operands(weights: Array, numbers: Array, blocks: Array, pixels_first: M
 
 
 def finish_cycles(sums: Array, steps: Sequence[str]) -> Array:
-    """Return the cycles to clear a tile's sums, apply the epilogue, and store the results.
+    """Return the cycles to clear a tile's accumulators, apply the epilogue, and store the results.
 
     Args:
-        sums: number of vectors of sums, shape (configs,).
-        steps: names of the epilogue's operations.
+        sums: number of accumulator vectors, shape (configs,).
+        steps: names of the epilogue's operations, such as `bias`.
 
     Returns:
         Cycles, shape (configs,).
@@ -241,7 +245,7 @@ def finish_cycles(sums: Array, steps: Sequence[str]) -> Array:
 
 
 def of_vector(block: int) -> float:
-    """Return the relative cost of a vector instruction on a block of channels.
+    """Return the cost of a vector instruction on a block of channels, relative to a full vector.
 
     Args:
         block: channels per block.

@@ -93,8 +93,13 @@ def estimate_grouped(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
 def _unrolled_copies(w: Workload, knobs: Knobs) -> Array:
     """Return how often the unrolled code contains the multiply-adds of one kernel position.
 
-    `WindowLoops` checks the same count against its limit. Each column of tiles at the border has
-    its own code. Rows of tiles at the border have their own code if they test for padding.
+    `WindowLoops`, which builds the code, checks the same count against its limit. Each column of
+    tiles at the border has its own code. Rows of tiles at the border have their own code if they
+    test for padding.
+
+    Args:
+        w: the workload.
+        knobs: values of each knob, shape (configs,), by the knob's name.
 
     Returns:
         Number of copies, shape (configs,).
@@ -132,7 +137,7 @@ def _channels(
         ob: output channels per block.
 
     Returns:
-        Cycles of the multiply-adds, number of vectors of sums, and number of registers that the
+        Cycles of the multiply-adds, number of accumulator vectors, and number of registers that the
         tile needs, shape (configs,) each.
     """
     vector_cost = of_vector(ob)
@@ -170,7 +175,7 @@ def _groups(
         ob: output channels per block.
 
     Returns:
-        Cycles of the multiply-adds, number of vectors of sums, and number of registers that the
+        Cycles of the multiply-adds, number of accumulator vectors, and number of registers that the
         tile needs, shape (configs,) each.
     """
     spec, blocks = machine.spec, knobs["tile_blocks"]
@@ -187,11 +192,17 @@ def _groups(
 
 
 def _bytes_moved(w: Workload, machine: CpuMachine, knobs: Knobs, cache: float) -> Array:
-    """Return the bytes that a grouped convolution moves into a cache of `cache` bytes.
+    """Return the bytes that a grouped convolution moves into a cache.
 
     If the data and the output of one image fit the cache, nothing is moved. Otherwise the data are
     moved once, or three times if they are copied to a padded tensor first, and the output counts
     twice.
+
+    Args:
+        w: the workload.
+        machine: properties of a core.
+        knobs: values of each knob, shape (configs,), by the knob's name.
+        cache: size of the cache in bytes.
 
     Returns:
         Bytes, shape (configs,).

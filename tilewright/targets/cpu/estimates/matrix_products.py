@@ -46,7 +46,7 @@ PACK = 2.0
 
 
 def estimate_vectors(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
-    """Estimate the latency of products that are computed with vectors.
+    """Estimate the latency of matrix products that are computed with vector instructions.
 
     Args:
         w: the workload.
@@ -54,7 +54,8 @@ def estimate_vectors(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
         knobs: values of each knob, shape (configs,), by the knob's name.
 
     Returns:
-        Parts of the latency, shape (configs,) each.
+        Parts of the latency, such as cycles of multiply-adds and bytes moved, shape (configs,)
+        each.
     """
     spec, p = machine.spec, GemmShape.for_workload(w, machine.spec)
     high, wide, chains = knobs["tile_rows"], knobs["tile_vectors"], knobs["chains"]
@@ -94,7 +95,19 @@ def estimate_vectors(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
 
 
 def _crosses_cache_lines(w: Workload, p: GemmShape, knobs: Knobs) -> Mask:
-    """Return whether vectors of weights cross cache lines, so that each vector takes two loads."""
+    """Return whether vectors of weights cross cache lines, so that each vector takes two loads.
+
+    This happens if the second operand of a batched product is not packed and its rows do not fill
+    whole cache lines.
+
+    Args:
+        w: the workload.
+        p: sizes of the product.
+        knobs: values of each knob, shape (configs,), by the knob's name.
+
+    Returns:
+        Boolean array of shape (configs,).
+    """
     across = w.operator == "batch_matmul" and p.columns * NUMBER % LINE > 0
     return np.asarray((knobs["pack_weights"] == 0) & across)
 
@@ -109,13 +122,16 @@ def _bytes_moved(
 ) -> Array:
     """Return the bytes that a matrix product moves into a cache, shape (configs,).
 
+    The rows and the columns of the result are divided into shares. A parallel task computes one
+    share of the rows times one share of the columns.
+
     Args:
         p: sizes of the product.
-        knobs: values of each knob, shape (configs,).
+        knobs: values of each knob, shape (configs,), by the knob's name.
         number: bytes per value of the output.
         tile: rows and columns of a register tile, shape (configs,) each.
-        counts: number of tiles per share and number of shares, each of shape (2, configs), for rows
-            and columns.
+        counts: number of register tiles per share, and number of shares; both arrays have shape (2,
+            configs), with one row for rows and one for columns.
         cache: size of the cache in bytes.
     """
     tiles_each, shares = counts
@@ -138,14 +154,15 @@ def _bytes_moved(
 
 
 def _order_loops(trips: Array, inside: Mask) -> list[dict[str, Array]]:
-    """Return the loops over rows and columns in the form that `moved_bytes` takes.
+    """Return the loops over rows and columns of a matrix, as a list for `moved_bytes`.
 
     Args:
         trips: number of iterations over rows and over columns, shape (2, configs).
         inside: whether the loop over rows is the innermost loop, shape (configs,).
 
     Returns:
-        One mapping per loop, innermost loop first.
+        One mapping per loop, innermost loop first. It maps the axis (`r` or `c`) to the factor by
+        which the loop multiplies the extent along this axis, shape (configs,).
     """
     ones = np.ones_like(trips[0])
     return [
@@ -181,16 +198,18 @@ executes three per cycle."""
 def estimate_tiles(
     w: Workload, found: tuple[TileBlocks, int], machine: CpuMachine, knobs: Knobs
 ) -> Parts:
-    """Estimate the latency of products that are computed with tile instructions.
+    """Estimate the latency of matrix products that are computed with tile instructions.
 
     Args:
         w: the workload.
-        found: the product and the number of copied values, from `tile_product`.
+        found: sizes of the product, and number of values that the kernel copies first, from
+            `tile_product`.
         machine: properties of a core.
         knobs: values of each knob, shape (configs,), by the knob's name.
 
     Returns:
-        Parts of the latency, shape (configs,) each.
+        Parts of the latency, such as cycles of multiply-adds and bytes moved, shape (configs,)
+        each.
     """
     product, copied = found
     numbers = numbers_of(w)
@@ -251,6 +270,12 @@ def estimate_tiles(
 
 
 def _bytes(product: TileBlocks) -> tuple[float, float]:
-    """Return the bytes of one matrix's data and of its weights, in their copies for tiles."""
+    """Return the bytes of one matrix's data and the bytes of its weights.
+
+    The operands are packed for tiles, with a depth that is rounded up to whole tiles.
+
+    Args:
+        product: sizes of the matrix product.
+    """
     depth = product.steps * product.words * NUMBER  # a word has the size of a float32
     return float(product.lines * product.rows * depth), float(product.columns * depth)

@@ -67,18 +67,21 @@ SUMS = 4
 
 @dataclass(frozen=True)
 class TileBlocks:
-    """Sizes of products of (rows, depth) by (depth, columns), whose results are cut into blocks.
+    """Sizes of matrix products, (rows, depth) by (depth, columns), that are computed with tiles.
 
-    A block consists of `down` × `across` tiles.
+    The result is cut into blocks of `down` × `across` tiles. The depth is the dimension over which
+    products are summed. A step is the part of the depth that one tile holds.
 
     Attributes:
         matrices: number of products, each with its own rows.
         lines: number of groups into which the rows of a matrix are divided. A block lies within one
-            group. The number is 1, or the number of rows of an image.
+            group. The number is the number of image rows if each image row is a group, and 1
+            otherwise.
         rows: matrix rows per line.
         columns: columns of a product.
         steps: number of steps of the depth.
-        words: 32-bit words of the depth per step.
+        words: number of 32-bit words along the depth per step. A word holds two bfloat16 or four
+            int8 values.
         down: number of tiles of a block from top to bottom.
         across: number of tiles of a block from left to right.
         height: rows per tile.
@@ -115,10 +118,14 @@ class TileBlocks:
         return tiles(self.columns, self.block_columns)
 
     def row_block(self, index: Expression) -> tuple[Expression, Expression]:
-        """Return the line and the first row, within the line, of a block.
+        """Return the position of a block's first row.
 
         Args:
-            index: number of the block of rows.
+            index: index of the block from top to bottom of a matrix.
+
+        Returns:
+            Index of the line (group of rows, see `lines`), and index of the first row within the
+            line.
         """
         if self.lines == 1:
             return 0, tile_start(index, self.rows, self.block_rows)
@@ -128,10 +135,10 @@ class TileBlocks:
         )
 
     def first_column(self, index: Expression) -> Expression:
-        """Return the first column of a block.
+        """Return the first matrix column of a block.
 
         Args:
-            index: number of the block of columns.
+            index: index of the block from left to right.
         """
         if self.columns < self.block_columns:
             return 0
@@ -141,18 +148,19 @@ class TileBlocks:
 def blocks_of(
     matrices: int, lines: int, rows: int, columns: int, depth: tuple[int, int], v: KnobValues
 ) -> TileBlocks:
-    """Derive the blocks from a config.
+    """Cut matrix products into blocks of tiles, as a config selects.
 
     Args:
         matrices: number of products.
         lines: number of groups of a matrix's rows: see `TileBlocks.lines`.
-        rows: matrix rows per line.
+        rows: matrix rows per group.
         columns: columns of a product.
-        depth: number of steps of the depth, and 32-bit words per step.
-        v: the config, by knob name.
+        depth: number of steps of the depth, and number of 32-bit words per step.
+        v: the config, as knob values by knob name. `tiles_down` and `tiles_across` select the size
+            of a block.
 
     Raises:
-        DoesNotApply: the block has more than `SUMS` tiles.
+        DoesNotApply: the block has more than `SUMS` tiles of accumulators.
     """
     down = min(v["tiles_down"], rows)
     across = min(v["tiles_across"], tiles(columns, TILE))
@@ -165,10 +173,10 @@ def blocks_of(
 
 
 def knobs(row_blocks: int, columns: int) -> tuple[Knob, ...]:
-    """Return the knobs of a product with tile instructions.
+    """Return the knobs of a matrix product with tile instructions: block size, tasks, loop order.
 
     Args:
-        row_blocks: largest number of blocks of rows.
+        row_blocks: largest number of blocks from top to bottom of a matrix.
         columns: columns of the product.
     """
     return (
@@ -183,7 +191,7 @@ def knobs(row_blocks: int, columns: int) -> tuple[Knob, ...]:
 def baseline_values(
     space: tuple[Knob, ...], b: TileBlocks, spec: CpuSpec, bytes_of: tuple[int, int]
 ) -> dict[str, int]:
-    """Choose the rule schedule, whose blocks have 2 × 2 tiles.
+    """Choose the rule schedule, a config that needs no measurements. Its blocks have 2 × 2 tiles.
 
     The threads divide the operand that can be cut into more shares, where a thread gets at most one
     share. If both operands can be cut into equally many shares, the threads divide the larger one.
@@ -228,7 +236,12 @@ def baseline_values(
 
 
 def _largest_choice(choices: Sequence[int], wanted: int) -> int:
-    """Return the largest choice that is at most `wanted`, or at most 1 if `wanted` is smaller."""
+    """Return the largest of the choices that do not exceed `wanted`, where `wanted` is at least 1.
+
+    Args:
+        choices: possible values, which include 1.
+        wanted: the wanted value. A value below 1 is treated as 1.
+    """
     return max(value for value in choices if value <= max(1, wanted))
 
 
@@ -243,10 +256,10 @@ of the block of columns. A line is a row of an image, or the whole matrix."""
 
 
 class TileOperands(Protocol):
-    """Protocol of the operands of a matrix product with tile instructions.
+    """Operands of a matrix product with tile instructions: data, weights and output.
 
-    Each operator implements it: the protocol says where tiles are loaded from and how results are
-    stored.
+    Each operator implements this protocol. Its methods say where tiles are loaded from and how
+    results are stored.
 
     Attributes:
         numbers: element type of the tiles.
@@ -258,7 +271,7 @@ class TileOperands(Protocol):
     """
 
     def take(self) -> None:
-        """Declare the function's parameters."""
+        """Declare the data, weights, epilogue operands and output as parameters of the function."""
 
     def pack(self) -> None:
         """Add loops that copy the data to the layout from which tiles are loaded.
@@ -273,9 +286,9 @@ class TileOperands(Protocol):
         """Return the index in `data` at which the first row of a block begins.
 
         Args:
-            matrix: number of the product.
-            place: line and first row of the block.
-            at: number of the step along the depth.
+            matrix: index of the product.
+            place: line (group of matrix rows) and first row of the block within the line.
+            at: index of the step along the depth.
         """
 
     def finish(
@@ -285,13 +298,13 @@ class TileOperands(Protocol):
         place: tuple[Expression, Expression],
         across: Expression,
     ) -> None:
-        """Add loops that apply the epilogue to a block's sums and store the output.
+        """Add loops that apply the epilogue to a block's accumulators and store the output.
 
         Args:
-            sums: the block's sums, a buffer of shape (rows, columns).
-            matrix: number of the product.
-            place: line and first row of the block.
-            across: number of the block of columns.
+            sums: the block's accumulators, a buffer of shape (rows, columns).
+            matrix: index of the product.
+            place: line (group of matrix rows) and first row of the block within the line.
+            across: index of the block from left to right.
         """
 
     numbers: TileNumbers
@@ -304,15 +317,15 @@ class TileOperands(Protocol):
 def product_function(
     b: TileBlocks, v: KnobValues, spec: CpuSpec, operands: TileOperands
 ) -> PrimFunc:
-    """Build the TensorIR function of a product.
+    """Build the TensorIR function of a matrix product with tile instructions.
 
-    Its loops are written explicitly, so that the function needs no schedule.
+    The loops are written explicitly, so that the function needs no schedule.
 
     Args:
-        b: the blocks.
-        v: the config, by knob name.
+        b: sizes of the product and of its blocks.
+        v: the config, as knob values by knob name.
         spec: the processor.
-        operands: the operands.
+        operands: data, weights and output of the product.
     """
     with ir_builder.IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
@@ -325,7 +338,14 @@ def product_function(
 def _build_tasks(b: TileBlocks, v: KnobValues, spec: CpuSpec, operands: TileOperands) -> None:
     """Add the parallel loop over tasks to the function, with the loops of each task.
 
-    A task computes the blocks of one share of the rows and one share of the columns of a matrix.
+    The rows and the columns of a matrix are divided into parts, called shares. A task computes the
+    blocks of one share of the rows and one share of the columns.
+
+    Args:
+        b: sizes of the product and of its blocks.
+        v: the config, as knob values by knob name.
+        spec: the processor.
+        operands: data, weights and output of the product.
     """
     by_rows, by_columns = v["row_shares"], v["column_shares"]
     unit = tile_unit(operands.numbers, spec)(operands.numbers, b.down, b.across, b.height, b.words)
@@ -350,10 +370,13 @@ def _build_tasks(b: TileBlocks, v: KnobValues, spec: CpuSpec, operands: TileOper
 
 
 def _pieces(b: TileBlocks, blocks: int) -> int:
-    """Return the number of pieces into which a task cuts the depth; 1 if cutting does not pay off.
+    """Return the number of pieces into which a task cuts the depth of its products.
+
+    The weights of one piece fit the first-level cache. The number is 1 if a task has too few blocks
+    of rows to reuse the weights of a piece.
 
     Args:
-        b: the blocks.
+        b: sizes of the product and of its blocks.
         blocks: number of blocks of rows per task.
     """
     weights = 4 * b.steps * b.words * b.block_columns
@@ -363,16 +386,16 @@ def _pieces(b: TileBlocks, blocks: int) -> int:
 def _build_pieces(
     b: TileBlocks, operands: TileOperands, unit: TileUnit, at: _Task, pieces: int
 ) -> None:
-    """Build the loops of a task whose depth is cut into pieces.
+    """Build the loops of a task that cuts the depth of its products into pieces.
 
-    Each piece is multiplied by all blocks of rows before the next piece begins. The sums are stored
-    between the pieces.
+    Each piece of the weights is multiplied by all blocks of rows before the next piece begins. The
+    accumulators are stored in memory between the pieces.
 
     Args:
-        b: the blocks.
-        operands: the operands.
+        b: sizes of the product and of its blocks.
+        operands: data, weights and output of the product.
         unit: builder of the instructions that multiply tiles.
-        at: matrix, share of the rows and share of the columns of the task.
+        at: index of the matrix, share of the rows and share of the columns of the task.
         pieces: number of pieces.
     """
     matrix, rows, columns = at
@@ -403,14 +426,15 @@ def _build_steps(
     at: _BlockPlace,
     steps: tuple[Expression, Expression],
 ) -> None:
-    """Build the loop that adds the products of some steps of the depth to a block's sums.
+    """Build the loop that adds the products of a range of the depth to a block's accumulators.
 
     Args:
-        b: the blocks.
-        operands: the operands.
+        b: sizes of the product and of its blocks.
+        operands: data, weights and output of the product.
         unit: builder of the instructions that multiply tiles.
-        at: matrix, (line, first row) and number of the block of columns.
-        steps: the first step, and the step after the last.
+        at: position of the block: index of the matrix, (line, first row), and index of the block
+            from left to right.
+        steps: index of the first step of the depth, and index after the last step.
     """
     matrix, place, across = at
     tile = b.words * TILE * b.across
@@ -427,33 +451,35 @@ def _build_steps(
 def first_word(b: TileBlocks, numbers: TileNumbers) -> int:
     """Return the index, in 32-bit words, at which the tiles begin in a buffer of packed weights.
 
+    For bfloat16 the index is 0. For int8, the sums of the weights' columns precede the tiles.
+
     Args:
-        b: the blocks.
+        b: sizes of the product and of its blocks.
         numbers: element type of the tiles.
     """
     return 0 if numbers is BFLOAT16 else b.column_blocks * b.block_columns
 
 
 def weight_words(b: TileBlocks, numbers: TileNumbers) -> int:
-    """Return the number of 32-bit words of a matrix's packed weights.
+    """Return the size of one matrix's packed weights, in 32-bit words.
 
     Args:
-        b: the blocks.
+        b: sizes of the product and of its blocks.
         numbers: element type of the tiles.
     """
     return first_word(b, numbers) + b.column_blocks * b.steps * b.words * TILE * b.across
 
 
 def pack_columns(matrix: Array, b: TileBlocks, numbers: TileNumbers) -> NDArray[np.int32]:
-    """Pack weights for tiles.
+    """Pack weights in the order in which tiles of them are loaded.
 
-    The words are ordered by blocks of columns, steps of the depth, tiles of a block, words of a
-    step, and columns of a tile. For integers, they are preceded by minus the sum of each column,
-    which serves to correct for the zero point of the data.
+    The 32-bit words are ordered by blocks of columns, steps of the depth, tiles of a block, words
+    of a step, and columns of a tile. For integers, they are preceded by minus the sum of each
+    column, which serves to correct for the zero point of the data.
 
     Args:
         matrix: the weights, shape (depth, columns).
-        b: the blocks.
+        b: sizes of the product and of its blocks.
         numbers: element type of the tiles.
 
     Returns:
@@ -479,20 +505,20 @@ def correct_zero_point(
     across: Expression,
     column: Expression,
 ) -> Expression:
-    """Correct a sum of products for the zero point of the data.
+    """Correct an accumulator for the zero point of the data.
 
-    The zero point times the sum of the column's weights is subtracted.
+    The correction subtracts the zero point times the sum of the column's weights.
 
     Args:
-        b: the blocks.
-        operands: the operands.
-        value: the sum of products, an int32.
-        zero: the zero point, an int32.
-        across: number of the block of columns.
+        b: sizes of the product and of its blocks.
+        operands: operands of the product, whose packed weights contain the sums of the columns.
+        value: the accumulator, an int32 expression.
+        zero: the zero point, an int32 expression.
+        across: index of the block from left to right.
         column: column within the block.
 
     Returns:
-        The corrected sum.
+        The corrected accumulator.
     """
     weights = operands.weights[across * b.block_columns + column]
     return wrapping_sum(value, weights * zero)

@@ -50,9 +50,9 @@ class TileNumbers:
     """Element type of tiles, bfloat16 or int8, and its properties.
 
     Attributes:
-        each: number of values per 32-bit word.
-        kind: TensorIR element type in which a value is stored.
-        sums: element type of the sums.
+        each: number of values per 32-bit word: 2 for bfloat16, 4 for int8.
+        kind: TensorIR element type in which a value is stored: `uint16`, `int8` or `uint8`.
+        sums: element type of the accumulators.
         instruction: LLVM's name of the AMX instruction that multiplies tiles.
     """
 
@@ -67,7 +67,7 @@ class TileNumbers:
         return TILE * self.each
 
     def whole_words(self, count: int) -> int:
-        """Round a number of values up to whole 32-bit words.
+        """Round a number of values up to a multiple of the values per 32-bit word.
 
         Args:
             count: number of values.
@@ -75,7 +75,9 @@ class TileNumbers:
         return -(-count // self.each) * self.each
 
     def to_tile_form(self, number: Expression, lanes: int, spec: CpuSpec) -> Expression:
-        """Convert a value of the data to the type in which tiles hold it.
+        """Convert a value of the data to the element type of tiles.
+
+        A float32 is rounded to bfloat16. An int8 stays as it is.
 
         Args:
             number: the value.
@@ -85,10 +87,12 @@ class TileNumbers:
         return bfloat16_of(number, lanes, spec) if self is BFLOAT16 else number
 
     def border(self, zero: Expression) -> Expression:
-        """Return the value of a pixel in the padding, in the type in which tiles hold it.
+        """Return the value of a pixel in the padding, in the element type of tiles.
+
+        The value is 0 for bfloat16, and the zero point for int8.
 
         Args:
-            zero: zero point of the data, an int32.
+            zero: zero point of the data, an int32 expression.
         """
         return tirx.const(0, self.kind) if self is BFLOAT16 else tirx.Cast(self.kind, zero)
 
@@ -98,10 +102,11 @@ class TileNumbers:
         The first value is in the lowest bits.
 
         Args:
-            weights: shape (..., each × words, columns).
+            weights: shape (..., depth, columns). The depth must be a multiple of `each`, the values
+                per word.
 
         Returns:
-            Int32 array of shape (..., words, columns).
+            Int32 array of shape (..., depth / each, columns).
         """
         bits = 32 // self.each
         converted = rounded_array(weights) if self is BFLOAT16 else weights.astype(np.int8)
@@ -171,17 +176,18 @@ def pair_bfloat16(first: Expression, second: Expression, lanes: int, spec: CpuSp
 class AmxTiles:
     """Builder of the AMX instructions that compute one block of a matrix product.
 
-    The block is computed in tiles of sums. Its methods add statements to the TensorIR function that
-    is being built. Call `begin` once and `clear` per block, then `step` once per step of the depth,
-    then `sums` or `keep`, and `end` after the last block. A step is the part of the depth that one
+    The block's accumulators are held in `down` × `across` tile registers. The methods add
+    statements to the TensorIR function that is being built. Call `begin` once and `clear` per
+    block, then `step` once per step of the depth, then `sums` or `keep`, and `end` after the last
+    block. A step is the part of the depth, the dimension over which products are summed, that one
     tile holds.
 
     Args:
         numbers: element type of the tiles.
-        down: number of tiles of sums from top to bottom.
-        across: number of tiles of sums from left to right.
-        rows: rows per tile of sums.
-        words: 32-bit words of the depth per step.
+        down: number of accumulator tiles from top to bottom of a block.
+        across: number of accumulator tiles from left to right of a block.
+        rows: rows per accumulator tile.
+        words: 32-bit words along the depth per step.
     """
 
     def __init__(self, numbers: TileNumbers, down: int, across: int, rows: int, words: int) -> None:
@@ -189,7 +195,10 @@ class AmxTiles:
         self.down, self.across, self.rows, self.words = down, across, rows, words
 
     def begin(self) -> None:
-        """Configure the tile registers. The operating system must have permitted AMX before."""
+        """Add statements that configure the tile registers and allocate memory for the results.
+
+        The operating system must have permitted AMX before the code runs.
+        """
         sums = self.down * self.across
         rows = [self.rows] * (sums + self.down) + [self.words] * (TILES - sums - self.down)
         row_bytes = [_ROW_BYTES] * sums + [self.words * WORD] * self.down
@@ -210,11 +219,11 @@ class AmxTiles:
         )
 
     def end(self) -> None:
-        """Release the tile registers."""
+        """Add an instruction that releases the tile registers."""
         _call("tilerelease")
 
     def clear(self) -> None:
-        """Set all sums to 0."""
+        """Add instructions that set all accumulators to 0."""
         for tile in range(self.down * self.across):
             _call("tilezero", _tile(tile))
 
@@ -226,7 +235,7 @@ class AmxTiles:
         weights: TirBuffer,
         at: Expression,
     ) -> None:
-        """Add the products of one step of the depth to the sums.
+        """Add instructions that accumulate the products of one step of the depth.
 
         Args:
             data: buffer of the data.
@@ -256,25 +265,25 @@ class AmxTiles:
                     )  # fmt: skip
 
     def sums(self) -> TirBuffer:
-        """Store all sums in a buffer of shape (rows, columns), and return the buffer."""
+        """Store all accumulators in a buffer of shape (rows, columns), and return the buffer."""
         self.keep(self._scratch, 0)
         return self._scratch
 
     def keep(self, buffer: TirBuffer, at: Expression) -> None:
-        """Store all sums in a buffer, row by row, so that `resume` can load them later.
+        """Store all accumulators in a buffer, row by row, so that `resume` can load them later.
 
         Args:
             buffer: the buffer to write.
-            at: index in the buffer at which the first sum is stored.
+            at: index in the buffer at which the first accumulator is stored.
         """
         self._move("tilestored64", buffer, "w", at)
 
     def resume(self, buffer: TirBuffer, at: Expression) -> None:
-        """Load all sums that `keep` stored.
+        """Load all accumulators that `keep` stored.
 
         Args:
             buffer: the buffer to read.
-            at: index in the buffer of the first sum.
+            at: index in the buffer of the first accumulator.
         """
         self._move("tileloadd64", buffer, "r", at)
 
@@ -289,9 +298,10 @@ class AmxTiles:
 
 
 class _StoredSums:
-    """Base class of the replacements for `AmxTiles`, which keep their sums in memory.
+    """Base class of the classes that replace `AmxTiles` on processors without AMX.
 
-    The methods have the arguments of `AmxTiles`.
+    Accumulators are kept in memory instead of tile registers. The methods have the arguments of
+    `AmxTiles`.
     """
 
     def __init__(self, numbers: TileNumbers, down: int, across: int, rows: int, words: int) -> None:
@@ -299,7 +309,7 @@ class _StoredSums:
         self.down, self.across, self.rows, self.words = down, across, rows, words
 
     def begin(self) -> None:
-        """Allocate the sums."""
+        """Allocate the accumulators."""
         shape = self.down * self.rows, self.across * TILE
         self._sums = T.alloc_buffer(shape, self.numbers.sums, scope="local")
 
@@ -307,35 +317,35 @@ class _StoredSums:
         """Do nothing, since no registers are reserved."""
 
     def clear(self) -> None:
-        """Set all sums to 0."""
+        """Set all accumulators to 0."""
         with T.serial(0, self.down * self.rows) as r, T.vectorized(0, self.across * TILE) as c:
             T.buffer_store(self._sums, tirx.const(0, self.numbers.sums), [r, c])
 
     def keep(self, buffer: TirBuffer, at: Expression) -> None:
-        """Copy all sums to a buffer: see `AmxTiles.keep`."""
+        """Copy all accumulators to a buffer: see `AmxTiles.keep`."""
         width = self.across * TILE
         with T.serial(0, self.down * self.rows) as r, T.vectorized(0, width) as c:
             T.buffer_store(buffer, self._sums[r, c], [at + r * width + c])
 
     def resume(self, buffer: TirBuffer, at: Expression) -> None:
-        """Copy all sums from a buffer: see `AmxTiles.resume`."""
+        """Copy all accumulators from a buffer: see `AmxTiles.resume`."""
         width = self.across * TILE
         with T.serial(0, self.down * self.rows) as r, T.vectorized(0, width) as c:
             T.buffer_store(self._sums, buffer[at + r * width + c], [r, c])
 
     def sums(self) -> TirBuffer:
-        """Return all sums as a buffer of shape (rows, columns)."""
+        """Return all accumulators as a buffer of shape (rows, columns)."""
         return self._sums
 
 
 class DotTiles(_StoredSums):
     """Replacement for `AmxTiles` that multiplies bfloat16 with vector dot products, `vdpbf16ps`.
 
-    It processes rows in groups whose sums fit the vector registers together.
+    Rows are processed in groups. The accumulators of a group fit the vector registers.
     """
 
     def begin(self) -> None:
-        """Allocate the sums and the registers."""
+        """Allocate accumulators in memory, and vector registers that hold a group of them."""
         super().begin()
         self._held = sum_registers()
 
@@ -347,7 +357,7 @@ class DotTiles(_StoredSums):
         weights: TirBuffer,
         at: Expression,
     ) -> None:
-        """Add the products of one step of the depth to the sums: see `AmxTiles.step`."""
+        """Add the products of one step of the depth to the accumulators: see `AmxTiles.step`."""
         starts = [place + r * row for place in places for r in range(self.rows)]
         tiles = [at + j * self.words * TILE for j in range(self.across)]
         rows_each = even_parts(len(starts), SUM_REGISTERS // self.across)
@@ -357,7 +367,7 @@ class DotTiles(_StoredSums):
 
 
 class PlainTiles(_StoredSums):
-    """Replacement for `AmxTiles` in ordinary arithmetic: slow, but it runs on any processor."""
+    """Replacement for `AmxTiles` in ordinary arithmetic. It is slow, but runs on any processor."""
 
     def step(
         self,
@@ -367,7 +377,7 @@ class PlainTiles(_StoredSums):
         weights: TirBuffer,
         at: Expression,
     ) -> None:
-        """Add the products of one step of the depth to the sums: see `AmxTiles.step`."""
+        """Add the products of one step of the depth to the accumulators: see `AmxTiles.step`."""
         for i, place in enumerate(places):
             for j in range(self.across):
                 with T.serial(0, self.rows) as r, T.serial(0, self.words) as k:
@@ -388,7 +398,15 @@ class PlainTiles(_StoredSums):
         return tirx.Cast("int32", number)
 
     def _weight_value(self, word: Expression, place: int) -> Expression:
-        """Return one value of a word of the weights; `place` counts from the lowest bits."""
+        """Extract one weight from a packed 32-bit word.
+
+        Args:
+            word: the word, which holds two bfloat16 or four int8 weights.
+            place: index of the weight in the word, counted from the lowest bits.
+
+        Returns:
+            The weight as float32 or int32.
+        """
         if self.numbers is BFLOAT16:
             bits = tirx.reinterpret("uint32", word)
             high = tirx.bitwise_and(bits, _bits(0xFFFF0000))
@@ -410,6 +428,10 @@ def tile_unit(
     Args:
         numbers: element type of the tiles.
         spec: the processor.
+
+    Returns:
+        `AmxTiles` if the processor uses AMX for this type, `DotTiles` if it uses vector dot
+        products, and otherwise `PlainTiles`.
     """
     name = spec.bfloat16 if numbers is BFLOAT16 else spec.int8_tiles
     if name == DOTS_BFLOAT16:
@@ -463,7 +485,7 @@ accumulators."""
 
 
 def sum_registers() -> TirBuffer:
-    """Allocate a buffer of `SUM_REGISTERS` vectors, which LLVM keeps in registers."""
+    """Allocate `SUM_REGISTERS` vectors of accumulators, which LLVM keeps in registers."""
     return T.alloc_buffer((SUM_REGISTERS * LANES,), "float32", scope="local")
 
 
@@ -472,19 +494,20 @@ def add_words(
     weights: tuple[TirBuffer, list[Expression]],
     words: int,
 ) -> None:  # fmt: skip
-    """Multiply a few rows of the data by tiles of weights, and add the products to their sums.
+    """Multiply a few rows of the data by tiles of weights, and accumulate the products.
 
-    The function loads the sums from `sums` to registers, adds the products, and stores the sums
-    again.
+    The generated code loads accumulators from `sums` to registers, adds the products, and stores
+    the accumulators again.
 
     Args:
-        held: registers from `sum_registers`, which the function overwrites. Rows × tiles must not
-            exceed `SUM_REGISTERS`.
-        sums: float32 buffer of shape (rows, 16 × tiles), which is updated.
+        held: registers from `sum_registers`, which are overwritten. The number of rows times the
+            number of tiles must not exceed `SUM_REGISTERS`.
+        sums: accumulators, a float32 buffer of shape (rows, 16 × tiles), which is updated.
         first: first row of `sums` to update.
         data: buffer of bfloat16 values as uint16, and the index in it at which each row begins.
         weights: buffer of int32 words, and the index in it at which each tile of 16 columns begins.
-        words: number of words of the depth.
+        words: number of words (pairs of bfloat16 values) along the depth, over which products are
+            summed.
     """
     (values, starts), (packed, tiles) = data, weights
     vectors = [(r, j) for r in range(len(starts)) for j in range(len(tiles))]

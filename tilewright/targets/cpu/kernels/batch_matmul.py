@@ -35,15 +35,15 @@ class BatchMatmul:
         return workload.operator == "batch_matmul" and workload.dtype == "float32"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """Return the knobs of a matrix product whose weights are not packed."""
+        """Return the knobs of a matrix product whose second operand is not packed in advance."""
         return GemmShape.for_workload(workload, spec).knobs(packed=False)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """Return the knob values of the rule schedule, by name."""
+        """Return the rule schedule, a config chosen without measuring, as values by knob name."""
         return GemmShape.for_workload(workload, spec).baseline_values(spec, packed=False)
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """Return the shape (batch, rows, input channels)."""
+        """Return the shape of the data, (batch, rows, depth)."""
         return workload.batch, workload.height, workload.in_channels
 
     def weights_shape(self, workload: Workload) -> tuple[int, ...]:
@@ -55,11 +55,11 @@ class BatchMatmul:
         return workload.batch, workload.in_channels, workload.out_channels
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """Return the shape (batch, rows, output channels)."""
+        """Return the shape of the output, (batch, rows, columns)."""
         return workload.batch, workload.height, workload.out_channels
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Define the kernel as a TensorIR function, without a schedule."""
+        """Define the kernel of a config (`values`) as an unscheduled TensorIR function."""
         w = workload
         data = te.placeholder(self.data_shape(w, spec), w.dtype, name="data")
         weights = te.placeholder(self.weights_shape(w), w.dtype, name="weights")
@@ -77,10 +77,10 @@ class BatchMatmul:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Build the function with the schedule of a config.
+        """Build the kernel's TensorIR function with the loops that the config `values` selects.
 
         The loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
-        `function` is not used; the result computes the same.
+        `function`, the unscheduled kernel from `define`, is ignored.
         """
         return multiply(workload, GemmShape.for_workload(workload, spec), values, packed=False)
 
@@ -99,9 +99,10 @@ class BatchMatmulInt8(BatchMatmul):
         return workload.operator == "batch_matmul" and workload.dtype == "int8"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """Return the knobs of a matrix product, with fixed values for knobs of required packing.
+        """Return the knobs of a matrix product.
 
-        The second operand is always packed. The data are packed if the instruction requires it.
+        The knob `pack_weights` only has the value 1, because each task packs the second operand.
+        The knob `pack_data` only has the value 1 if the dot-product instruction needs packed data.
 
         Args:
             workload: the workload.
@@ -120,7 +121,7 @@ class BatchMatmulInt8(BatchMatmul):
         )
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """Return the knob values of the rule schedule, by name."""
+        """Return the rule schedule, a config chosen without measuring, as values by knob name."""
         shape, products = GemmShape.for_workload(workload, spec), dot_product(spec).products
         float_values = shape.baseline_values(spec, packed=False, products=products)
         pack = int(must_pack(workload, dot_product(spec)) or workload.height > 1)
@@ -129,10 +130,10 @@ class BatchMatmulInt8(BatchMatmul):
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Build the function with the schedule of a config.
+        """Build the kernel's TensorIR function with the loops that the config `values` selects.
 
         The loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
-        `function` is not used; the result computes the same.
+        `function`, the unscheduled kernel from `define`, is ignored.
         """
         return multiply(
             workload,

@@ -63,7 +63,7 @@ class Convolution:
     """`Kernel` for float32 convolutions without groups."""
 
     def serves(self, workload: Workload) -> bool:
-        """Return whether the workload is an ungrouped conv2d in float32."""
+        """Return whether the workload is a float32 convolution without groups."""
         w = workload
         return w.operator == "conv2d" and w.groups == 1 and w.dtype == "float32"
 
@@ -79,7 +79,7 @@ class Convolution:
         )
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """Return the knob values of the rule schedule, by name."""
+        """Return the rule schedule, a config chosen without measuring, as values by knob name."""
         return baseline_values(workload, spec, self.knobs(workload, spec))
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
@@ -91,21 +91,27 @@ class Convolution:
         return packed_shape(workload, spec, out=True)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Define the kernel of the chosen algorithm as a TensorIR function, without a schedule."""
+        """Define the kernel of a config (`values`) as an unscheduled TensorIR function.
+
+        The knob `algorithm` of the config selects direct or Winograd convolution.
+        """
         define = winograd.define if values["algorithm"] else define_direct
         return define(workload, spec, values)
 
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Schedule the kernel of the chosen algorithm."""
+        """Apply the schedule of a config to the function from `define`, for either algorithm."""
         schedule = winograd.schedule if values["algorithm"] else schedule_direct
         return schedule(function, workload, spec, values)
 
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> Array:
-        """Pack or transform the weights for the chosen algorithm."""
+        """Pack the weights for direct convolution, or transform and pack them for Winograd's.
+
+        The knob `algorithm` of the config selects the algorithm.
+        """
         pack = winograd.pack if values["algorithm"] else pack_direct
         return pack(weights, workload, spec, values)
 
@@ -121,7 +127,7 @@ def define_direct(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     Args:
         w: the workload.
         spec: the processor.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
     """
     t = CpuTiling.for_config(w, spec, values, pixels(w))
     blocks, _, _ = t.tile
@@ -167,13 +173,13 @@ def define_direct(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
 
 
 def schedule_direct(function: PrimFunc, w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-    """Apply the schedule of a config to the function of `define_direct`.
+    """Apply the schedule of a config to a direct convolution.
 
     Args:
-        function: the function.
+        function: the unscheduled TensorIR function, from `define_direct`.
         w: the workload.
         spec: the processor.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
 
     Returns:
         The scheduled function.
@@ -238,7 +244,7 @@ def pack_direct(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) 
         weights: shape (o, c, kh, kw).
         w: the workload.
         spec: the processor.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
 
     Returns:
         Shape (o / tile, c / ib, kh, kw, ib, tile).
@@ -255,7 +261,7 @@ def _schedule_copy(
     Args:
         sch: the schedule, which is changed.
         w: the workload.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
         t: the tile sizes.
         at: the loop over parallel chunks, and the loop over chunks of input channels. The knob
             `copy` selects the loop within which the data are copied.
@@ -287,7 +293,7 @@ def _schedule_tile(
     Args:
         sch: the schedule, which is changed.
         part: the block that computes the tile.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
         reduced: loops over blocks of input channels, kernel rows, kernel columns, and channels
             within a block.
         tile: loops over channel blocks, rows and columns of the tile.
@@ -314,9 +320,14 @@ def _schedule_tile(
 
 
 def _with_padding(w: Workload, t: CpuTiling, data: Tensor) -> Tensor:
-    """Return a tensor expression for the data with padding.
+    """Return a tensor expression for the padded data, as the direct algorithm reads them.
 
     Additional zeros at the end complete the last register tiles, which may reach beyond the image.
+
+    Args:
+        w: the workload.
+        t: the tile sizes.
+        data: the data, shape (n, c / block, h, w, block).
     """
     n, blocks, height, width, ib = (int(size) for size in data.shape)
     rows, columns = t.covered_size
@@ -359,7 +370,9 @@ and channels within a block."""
 
 
 def skips_padding(w: Workload) -> bool:
-    """Return whether a kernel position can read only padding for all pixels of a register tile.
+    """Return whether a register tile may read only padding at some position of the kernel.
+
+    This needs a dilation and wide padding. The kernel then skips such positions.
 
     Args:
         w: the workload.
@@ -404,14 +417,14 @@ def add_padding_skips(function: PrimFunc, w: Workload, tile: tuple[int, int]) ->
 
 
 def _place_of_tile(loop: For) -> tuple[Expression, Expression, Expression, Expression] | None:
-    """Return the positions of the products within a loop over kernel columns, or None.
+    """Return the position of a register tile and of the kernel in a loop over kernel columns.
 
     Args:
         loop: a loop over kernel columns.
 
     Returns:
-        The first row and column of the register tile, and the row and column of the kernel. None if
-        the loop contains no products.
+        The first output row and column of the register tile, and the row and column of the kernel,
+        as expressions. None if the loop contains no products.
     """
     inner, node = list[LoopVar](), loop.body
     while isinstance(node, tirx.For):

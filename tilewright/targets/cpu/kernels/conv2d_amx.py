@@ -55,7 +55,8 @@ LANES = 16
 class ConvolutionTiles:
     """`Kernel` for convolutions with tile instructions, in bfloat16 or int8.
 
-    A bfloat16 convolution may have a few groups. The channel blocks must fit the rows of a tile.
+    A bfloat16 convolution may have up to `MOST_GROUPS` groups. The size of a channel block must
+    divide the number of values in a row of a tile.
     """
 
     def serves(self, workload: Workload) -> bool:
@@ -83,7 +84,7 @@ class ConvolutionTiles:
         return amx_product.knobs(blocks, workload.out_channels)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """Return the knob values of the rule schedule, by name."""
+        """Return the rule schedule, a config chosen without measuring, as values by knob name."""
         space = self.knobs(workload, spec)
         b, _ = product_of(workload)
         layout = CopyLayout.for_workload(workload)
@@ -100,7 +101,7 @@ class ConvolutionTiles:
         return packed_shape(workload, spec, out=True)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Build the function with the schedule of a config.
+        """Build the kernel's TensorIR function with the loops that the config `values` selects.
 
         The loops are written explicitly, so that `schedule` has nothing to do.
         """
@@ -118,8 +119,11 @@ class ConvolutionTiles:
         Args:
             workload: the workload.
             spec: the processor.
-            values: the config, by knob name.
+            values: the config, as knob values by knob name.
             data_block: channels per block of the data, which are passed as uint16.
+
+        Returns:
+            The TensorIR function, which needs no further schedule.
         """
         b = _blocks(workload, values)
         return product_function(b, values, spec, _Image(workload, spec, b, data_block))
@@ -139,7 +143,7 @@ class ConvolutionTiles:
             weights: shape (o, c / groups, kh, kw).
             workload: the workload.
             spec: the processor.
-            values: the config, by knob name.
+            values: the config, as knob values by knob name.
 
         Returns:
             Int32 array of shape (words,).
@@ -151,13 +155,14 @@ class ConvolutionTiles:
 
 
 def product_of(workload: Workload) -> tuple[TileBlocks, int]:
-    """Return the matrix product of a convolution, and the number of data values that are copied.
+    """Return the matrix product that computes a convolution with tile instructions.
 
     Args:
-        workload: the workload.
+        workload: the convolution.
 
     Returns:
-        The product in blocks of 2 × 2 tiles, and the number of copied values.
+        The sizes of the product, cut into blocks of 2 × 2 tiles, and the number of data values that
+        the kernel copies first.
     """
     b = _blocks(workload, {"tiles_down": 2, "tiles_across": 2})
     return b, CopyLayout.for_workload(workload).count
@@ -165,18 +170,23 @@ def product_of(workload: Workload) -> tuple[TileBlocks, int]:
 
 @dataclass(frozen=True)
 class CopyLayout:
-    """Layout of the copied data, and the matrix product that follows from it.
+    """Layout of a convolution's copied data, and the matrix product that follows from the layout.
+
+    The kernel copies the data with padding, so that tiles can be loaded from the copy.
 
     Attributes:
         w: the workload.
-        folded: whether the layout is folded; otherwise it is the layout in blocks.
+        folded: whether the channels of all kernel columns together form the depth, the dimension
+            over which products are summed. Otherwise the copy is divided into blocks of channels.
         channels: channels per block.
         blocks: number of blocks of channels.
-        size: phases of rows, phases of columns, rows and columns of the copy.
+        size: size of the copy: phases of rows, phases of columns, rows and columns. A phase
+            contains the pixels whose coordinate leaves the same remainder when divided by the
+            stride.
         lines: number of groups of a matrix's rows: see `TileBlocks.lines`.
         rows: rows of the matrix product per line.
-        steps: number of steps of the depth.
-        words: 32-bit words of the depth per step.
+        steps: number of steps of the depth, each of which fits one tile.
+        words: number of 32-bit words along the depth per step.
     """
 
     w: Workload
@@ -192,7 +202,7 @@ class CopyLayout:
     @staticmethod
     @cache
     def for_workload(w: Workload) -> CopyLayout:
-        """Choose the layout with fewer steps of the depth.
+        """Choose the layout whose matrix product has fewer steps of the depth.
 
         Args:
             w: the workload.
@@ -248,11 +258,11 @@ class CopyLayout:
 
     @property
     def count(self) -> int:
-        """Number of values in the copies of all images."""
+        """Number of values in the copies of all images of the batch."""
         return self.w.batch * self.blocks * int(np.prod(self.size)) * self.channels
 
     def is_of(self, data: tuple[int, ...]) -> bool:
-        """Return whether data already have the layout of the copy and need not be copied.
+        """Return whether the data already have the layout of the copy, so that no copy is needed.
 
         Args:
             data: shape of the data, (n, c / block, h, w, block).
@@ -264,7 +274,7 @@ class CopyLayout:
         return not self.folded and self.size[:2] == (1, 1) and fills_rows and copied == data
 
     def depth_of(self, weights: Array) -> Array:
-        """Arrange weights in the order of the product's depth.
+        """Arrange weights as a matrix whose rows have the order of the copied data.
 
         Args:
             weights: shape (o, c, kh, kw).
@@ -280,7 +290,7 @@ class CopyLayout:
 
 
 def _without_groups(weights: Array, groups: int) -> Array:
-    """Convert weights to those of a convolution without groups, with zeros between groups.
+    """Expand the weights of a grouped convolution, with zeros between different groups.
 
     The shape changes from (o, c / groups, kh, kw) to (o, c, kh, kw).
     """
@@ -292,13 +302,18 @@ def _without_groups(weights: Array, groups: int) -> Array:
 
 
 def _phases(kernel: int, stride: int, dilation: int) -> tuple[int, int]:
-    """Return the number of phases of a stride that the kernel positions use, and their reach.
+    """Return the number of phases and of strides that the kernel covers along one axis.
 
     Pixels whose coordinates leave the same remainder when divided by the stride form one phase.
 
+    Args:
+        kernel: length of the kernel along the axis.
+        stride: stride along the axis.
+        dilation: dilation along the axis.
+
     Returns:
-        The number of phases, and the distance between the first and the last kernel position, in
-        strides.
+        The number of phases that kernel positions use, and the distance from the first to the last
+        kernel position, in whole strides.
     """
     places = [k * dilation for k in range(kernel)]
     return max(p % stride for p in places) + 1, max(p // stride for p in places)
@@ -313,7 +328,8 @@ def _blocks(w: Workload, v: KnobValues) -> TileBlocks:
 class _Image:
     """Operands of a convolution with tile instructions: data, packed weights and output.
 
-    The class implements `TileOperands`.
+    The class implements `TileOperands`, which says where tiles are loaded from and how results are
+    stored.
     """
 
     own_weights = False
@@ -329,7 +345,7 @@ class _Image:
         self.row = self.layout.channels * (w.stride_w if self.layout.folded else 1)
 
     def take(self) -> None:
-        """Declare the function's parameters."""
+        """Declare the data, weights, epilogue operands and output as parameters of the function."""
         data, out = self.shapes
         weights = (weight_words(self.b, self.numbers),)
         kind = self.numbers.kind if self.stored else ""
@@ -397,9 +413,15 @@ class _Image:
     def _copy_pixel(
         self, start: Expression, n: Expression, c: Expression, place: tuple[Expression, Expression]
     ) -> None:
-        """Add statements that copy all channels of a block at one pixel.
+        """Add statements that copy the channels of one block at one pixel.
 
         Channels that are missing in the last block are set to zero.
+
+        Args:
+            start: index in the copy at which the first channel is stored.
+            n: index of the image.
+            c: index of the block of channels.
+            place: row and column of the pixel in the data.
         """
         _, blocks, _, _, data_block = self.shapes[0]
         channels, copied_channels = self.layout.channels, self.layout.blocks * self.layout.channels
@@ -435,7 +457,13 @@ class _Image:
     def step(
         self, matrix: Expression, place: tuple[Expression, Expression], at: Expression
     ) -> Expression:
-        """Return the index in the copy at which a block begins: see `TileOperands.step`."""
+        """Return the index in the copied data at which a block of the product begins.
+
+        Args:
+            matrix: index of the image.
+            place: line (group of matrix rows) and first row of the block within the line.
+            at: index of the step along the depth.
+        """
         w, layout, (line, first) = self.w, self.layout, place
         phases_y, phases_x, height, width = layout.size
         if layout.folded:
@@ -459,7 +487,7 @@ class _Image:
         place: tuple[Expression, Expression],
         across: Expression,
     ) -> None:
-        """Add loops that apply the epilogue to a block's sums: see `TileOperands`."""
+        """Add loops that apply the epilogue to accumulators: see `TileOperands.finish`."""
         height, width = pixels(self.w)
         line, first = place
         with T.serial(0, self.b.block_rows) as r:

@@ -67,7 +67,7 @@ class ConvolutionInt8:
     """
 
     def serves(self, workload: Workload) -> bool:
-        """Return whether the workload is an ungrouped conv2d in int8."""
+        """Return whether the workload is an int8 convolution without groups."""
         w = workload
         return w.operator == "conv2d" and w.groups == 1 and w.dtype == "int8"
 
@@ -91,7 +91,7 @@ class ConvolutionInt8:
         return (Knob("algorithm", (0, *WINOGRAD_SIZES)), *direct, Knob("stages", (0, 1)), parallel)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """Return the knob values of the rule schedule, by name."""
+        """Return the rule schedule, a config chosen without measuring, as values by knob name."""
         return baseline_values(workload, spec, self.knobs(workload, spec))
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
@@ -104,7 +104,10 @@ class ConvolutionInt8:
         return packed_shape(workload, spec, out=True)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Define the kernel of the chosen algorithm as a TensorIR function, without a schedule."""
+        """Define the kernel of a config (`values`) as an unscheduled TensorIR function.
+
+        The knob `algorithm` of the config selects direct or Winograd convolution.
+        """
         if _transforms(values):
             return winograd.define(workload, spec, values)
         w, t = workload, CpuTiling.for_config(workload, spec, values, pixels(workload))
@@ -142,10 +145,10 @@ class ConvolutionInt8:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Build the function with the schedule of a config.
+        """Build the kernel's TensorIR function with the loops that the config `values` selects.
 
         For the direct algorithm, the loops are written explicitly, because TVM's `Schedule` cannot
-        express overlapping tiles; `function` is then not used. For Winograd's algorithm, TVM's
+        express overlapping tiles; `function` is then ignored. For Winograd's algorithm, TVM's
         `Schedule` is applied to `function`.
         """
         if _transforms(values):
@@ -155,13 +158,16 @@ class ConvolutionInt8:
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> Array:
-        """Pack or transform the weights for the chosen algorithm."""
+        """Pack the weights for dot products, or transform and pack them for Winograd's algorithm.
+
+        The knob `algorithm` of the config selects the algorithm.
+        """
         pack = winograd.pack if _transforms(values) else pack_direct
         return pack(weights, workload, spec, values)
 
 
 def _may_transform(w: Workload) -> bool:
-    """Return whether the kernel can compute a workload with Winograd's algorithm."""
+    """Return whether a workload can be computed with Winograd's algorithm in int8."""
     return w.dequantises and winograd.serves(w)
 
 
@@ -183,10 +189,10 @@ block."""
 
 
 def must_copy(block: int, w: Workload, dot: DotProduct) -> bool:
-    """Return whether the kernel has to copy the data before it can multiply them.
+    """Return whether a kernel has to copy the data before it can multiply them.
 
     Args:
-        block: input channels per block.
+        block: input channels per block of the data.
         w: the workload.
         dot: the dot-product instruction.
     """
@@ -199,7 +205,7 @@ def direct_function(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     Args:
         w: the workload.
         spec: the processor.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
 
     Raises:
         DoesNotApply: the config unrolls too much code.
@@ -212,12 +218,16 @@ def direct_function(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
 
 
 def weights_shape(w: Workload, t: CpuTiling, dot: DotProduct) -> tuple[int, int, int]:
-    """Return the shape of packed weights: (tiles of output channels, 1 + steps, lanes of a tile).
+    """Return the shape of packed weights.
 
     Args:
         w: the workload.
         t: the tile sizes.
         dot: the dot-product instruction.
+
+    Returns:
+        (tiles of output channels, 1 + steps, lanes of a tile). A step is one dot-product
+        instruction; index 0 holds the initial accumulators.
     """
     taps = w.in_channels // t.ib * w.kernel_h * w.kernel_w
     return t.tiles[0], 1 + taps * dot.steps(t.ib), t.tile[0] * vector_of(t.ob)
@@ -233,7 +243,7 @@ def pack_direct(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) 
         weights: shape (o, c, kh, kw).
         w: the workload.
         spec: the processor.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
 
     Returns:
         Int32 array of shape `weights_shape`.
@@ -251,7 +261,7 @@ def pack_direct(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) 
 
 
 class _Convolution:
-    """Builder of the loops of one int8 convolution; `write` adds them to the TensorIR function."""
+    """Builder of the loops of one direct int8 convolution; `write` adds them to the function."""
 
     def __init__(self, w: Workload, spec: CpuSpec, values: KnobValues) -> None:
         self.w, self.v, self.lanes = w, values, spec.lanes
@@ -296,7 +306,12 @@ class _Convolution:
         return Nest([(T.parallel if self.v["parallel"] else T.serial)(0, count)])
 
     def _start(self, axis: int, tile: Expression) -> Expression:
-        """Return the first output row (`axis` 1) or output column (`axis` 2) of a register tile."""
+        """Return the first output row or column of a register tile.
+
+        Args:
+            axis: 1 for the row, 2 for the column.
+            tile: index of the register tile along this axis.
+        """
         return tile_start(tile, self.size[axis - 1], self.t.tile[axis])
 
     # -- a register tile -----------------------------------------------------------------------
@@ -342,7 +357,12 @@ class _Convolution:
         return read
 
     def _reach(self, rows: int, columns: int) -> tuple[int, int]:
-        """Return the number of data rows and columns that some output rows and columns need."""
+        """Return the number of data rows and columns that a rectangle of output pixels depends on.
+
+        Args:
+            rows: output rows.
+            columns: output columns.
+        """
         w = self.w
         return (
             (rows - 1) * w.stride_h + w.dilation_h * (w.kernel_h - 1) + 1,
@@ -465,5 +485,5 @@ class _Convolution:
 
 
 def _by_pixel(place: tuple[int, ...]) -> tuple[int, ...]:
-    """Sort key that orders (vector, row, column) by row, then column, then vector."""
+    """Sort key that orders positions (vector, row, column) by row, then column, then vector."""
     return place[1:] + place[:1]

@@ -30,7 +30,7 @@ def is_pointwise(workload: Workload) -> bool:
 
 
 def pixels(workload: Workload) -> tuple[int, int]:
-    """Return the rows and columns of the output as the kernel sees them.
+    """Return the rows and columns of a convolution's output as the kernel sees them.
 
     For a pointwise convolution, the kernel merges all rows of the image into one row.
 
@@ -67,11 +67,14 @@ def packed_shape(workload: Workload, spec: CpuSpec, out: bool = False) -> tuple[
 class CpuTiling:
     """Tile sizes of a convolution that follow from a config.
 
+    A register tile is a block of the output whose accumulators are held in vector registers. A
+    chunk is a rectangle of register tiles that one parallel task computes.
+
     Attributes:
         ib: input channels per block.
         ob: output channels per block.
         tile: channel blocks, rows and columns of a register tile.
-        accumulators: number of vectors of sums of a register tile.
+        accumulators: number of accumulator vectors of a register tile.
         tiles: number of register tiles that cover the output, along the axes of `tile`.
         chunk: number of register tiles per parallel chunk, along the same axes. It divides `tiles`.
         channels: number of blocks of input channels that are added before partial sums are stored.
@@ -94,7 +97,7 @@ class CpuTiling:
         Args:
             w: the workload.
             spec: the processor.
-            values: the config, by knob name.
+            values: the config, as knob values by knob name.
             size: rows and columns of the output as the kernel sees them; for Winograd's algorithm,
                 of the grid of its tiles.
         """
@@ -126,7 +129,7 @@ def check_unrolled(tiling: CpuTiling, values: KnobValues, kernel: tuple[int, int
 
     Args:
         tiling: the tile sizes.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
         kernel: rows and columns of the kernel.
 
     Raises:

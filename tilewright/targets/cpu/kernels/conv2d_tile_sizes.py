@@ -62,8 +62,8 @@ def direct_knobs(
         w: the workload.
         spec: the processor.
         parts_ic: possible numbers of parts into which the input channels are cut.
-        steps: number of steps (multiply-adds or dot products per sum) that a register tile performs
-            per block of input channels and kernel position.
+        steps: number of multiply-adds (float32) or dot products (int8) per accumulator, block of
+            input channels and kernel position.
     """
     rows, columns = pixels(w)
     out_blocks = w.out_channels // channel_block(w.out_channels, spec.lanes)
@@ -89,12 +89,21 @@ def direct_knobs(
 
 
 def _part_lengths(length: int, at_most: int) -> tuple[int, ...]:
-    """Return the lengths of equal parts that cover `length`, none longer than `at_most`."""
+    """Return the possible lengths of equal parts that cover a dimension.
+
+    Args:
+        length: length of the dimension.
+        at_most: largest length of a part.
+    """
     return tuple(sorted({even_parts(length, most) for most in range(1, at_most + 1)}))
 
 
 def _part_counts(length: int) -> tuple[int, ...]:
-    """Return possible numbers of parts: 1 to 4, powers of two from 8, and `length` itself."""
+    """Return possible numbers of parts of a dimension: 1 to 4, powers of two, and its length.
+
+    Args:
+        length: length of the dimension.
+    """
     doubled = (1 << power for power in range(3, length.bit_length()))
     return tuple(sorted({*range(1, min(length, 4) + 1), *doubled, length}))
 
@@ -207,16 +216,17 @@ def _cut_finer(
 
 
 def _worth_with_copy(w: Workload) -> float:
-    """Return the relative worth, below 1, of a register tile that does not divide the image.
+    """Return the weight, below 1, of a register tile that does not divide the image.
 
-    Such a tile costs more, because the data have to be copied to a larger buffer first.
+    The rule for tile sizes multiplies the score of the tile by this weight. The tile costs more,
+    because the data have to be copied to a larger buffer first.
     """
     multiplies = w.out_channels * w.kernel_h * w.kernel_w / (2 * w.stride_h * w.stride_w)
     return 1 / (1 + COPY_CYCLES / multiplies)  # cycles per vector of the data
 
 
 def _chunks_overlap(w: Workload) -> bool:
-    """Return whether a copy per chunk would copy many rows of the image several times.
+    """Return whether copies of the data per parallel chunk would copy many rows several times.
 
     This happens if a large dilation spreads the kernel rows over at least a third of the image. One
     copy of the whole image is then less work.

@@ -31,7 +31,7 @@ class Dense:
         return GemmShape.for_workload(workload, spec).knobs(packed=True)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """Return the knob values of the rule schedule, by name."""
+        """Return the rule schedule, a config chosen without measuring, as values by knob name."""
         return GemmShape.for_workload(workload, spec).baseline_values(spec, packed=True)
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
@@ -43,7 +43,7 @@ class Dense:
         return workload.batch, workload.out_channels
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Define the kernel as a TensorIR function, without a schedule."""
+        """Define the kernel of a config (`values`) as an unscheduled TensorIR function."""
         w, width = workload, GemmShape.for_workload(workload, spec).width(values)
         data = te.placeholder(self.data_shape(w, spec), name="data")
         shape = tiles(w.out_channels, width), w.in_channels, width
@@ -63,10 +63,10 @@ class Dense:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Build the function with the schedule of a config.
+        """Build the kernel's TensorIR function with the loops that the config `values` selects.
 
         The loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
-        `function` is not used; the result computes the same.
+        `function`, the unscheduled kernel from `define`, is ignored.
         """
         return multiply(workload, GemmShape.for_workload(workload, spec), values, packed=True)
 
@@ -82,7 +82,7 @@ class Dense:
             weights: shape (out, in) or (out, in, 1, 1).
             workload: the workload.
             spec: the processor.
-            values: the config, by knob name.
+            values: the config, as knob values by knob name.
 
         Returns:
             Shape (tiles, in, columns per tile).

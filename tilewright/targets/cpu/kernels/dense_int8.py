@@ -41,7 +41,10 @@ class DenseInt8(Dense):
         return workload.operator == "dense" and workload.dtype == "int8"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """Return the knobs of a matrix product; `pack_data` is fixed to 1 if packing is required.
+        """Return the knobs of a dense layer's matrix product.
+
+        The knob `pack_data`, which selects whether a kernel packs the data, is fixed to 1 if the
+        dot-product instruction needs packed data: see `must_pack`.
 
         Args:
             workload: the workload.
@@ -58,13 +61,13 @@ class DenseInt8(Dense):
         )
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """Return the knob values of the rule schedule, by name."""
+        """Return the rule schedule, a config chosen without measuring, as values by knob name."""
         shape, products = GemmShape.for_workload(workload, spec), dot_product(spec).products
         float_values = shape.baseline_values(spec, packed=True, products=products)
         return {**float_values, "pack_data": 1}
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Define the kernel as a TensorIR function, without a schedule."""
+        """Define the kernel of a config (`values`) as an unscheduled TensorIR function."""
         w, p, dot = workload, GemmShape.for_workload(workload, spec), dot_product(spec)
         width, out = p.width(values), self.out_shape(workload, spec)
         data = te.placeholder(self.data_shape(w, spec), w.data_dtype, name="data")
@@ -87,10 +90,10 @@ class DenseInt8(Dense):
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Build the function with the schedule of a config.
+        """Build the kernel's TensorIR function with the loops that the config `values` selects.
 
         The loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
-        `function` is not used; the result computes the same.
+        `function`, the unscheduled kernel from `define`, is ignored.
         """
         share = share_of(dot_product(spec))
         return multiply(workload, GemmShape.for_workload(workload, spec), values, True, share)
@@ -106,7 +109,7 @@ class DenseInt8(Dense):
             weights: shape (out, in).
             workload: the workload.
             spec: the processor.
-            values: the config, by knob name.
+            values: the config, as knob values by knob name.
 
         Returns:
             Int32 array of shape (tiles, 1 + steps, lanes of a tile).
@@ -125,7 +128,10 @@ class DenseInt8(Dense):
 
 
 def must_pack(w: Workload, dot: DotProduct) -> bool:
-    """Return whether the kernel has to pack the data before it can multiply them.
+    """Return whether a kernel has to pack the data before it can multiply them.
+
+    This is the case if the input channels do not fill whole dot products, or if the instruction
+    multiplies 16-bit numbers, to which the data have to be widened.
 
     Args:
         w: the workload.
@@ -135,11 +141,12 @@ def must_pack(w: Workload, dot: DotProduct) -> bool:
 
 
 class DotShare(Share):
-    """Builder of one parallel task of a matrix product, with int8 dot products.
+    """Version of `Share`, the builder of one parallel task of a matrix product, for int8.
 
-    At each step of the depth, one dot-product instruction per vector of sums multiplies two or four
-    inputs of a row by a vector of packed weights. The packed weights also contain the initial
-    values of the sums.
+    A task computes part of the rows and columns of a matrix product. The depth is the dimension
+    over which products are summed. At each step of the depth, one dot-product instruction per
+    vector of accumulators multiplies two or four inputs of a row by a vector of packed weights. The
+    packed weights also contain the initial values of the accumulators.
     """
 
     sums_type = "int32"
@@ -147,30 +154,59 @@ class DotShare(Share):
 
     @staticmethod
     def weights_shape(p: GemmShape, v: KnobValues) -> tuple[int, ...]:
-        """Return the shape of the packed weights, in words of 32 bits."""
+        """Return the shape of the packed weights: (tiles of columns, 1 + steps, lanes of a tile).
+
+        The elements are 32-bit words. The additional first step holds the initial accumulators.
+
+        Args:
+            p: sizes of the product.
+            v: the config, as knob values by knob name.
+        """
         return tiles(p.columns, p.width(v)), 1 + p.depth, v["tile_vectors"] * vector_of(p.lanes)
 
     def vector_of(self, p: GemmShape) -> int:
-        """Return the number of lanes of a vector of sums."""
+        """Return the number of int32 accumulators per vector.
+
+        Args:
+            p: sizes of the product.
+        """
         return vector_of(p.lanes)
 
     def begin(self, column: Expression, at: Expression) -> Expression:
-        """Return the initial value of a sum, which is read from the packed weights."""
+        """Return the initial value of an accumulator, which is read from the packed weights.
+
+        Args:
+            column: index of the tile of columns.
+            at: index of the accumulator within a row of the tile.
+        """
         buffer, place = self._packed_tile(column)
         return self.dot.begin(self.a.workload, buffer[(*place, 0, at)], self.a.zero, 1)
 
     def _packed_tile(self, column: Expression) -> tuple[TirBuffer, list[Expression]]:
-        """Return the buffer with the packed weights, and the indices that select a tile in it."""
+        """Return the buffer of packed weights, and the leading index that selects a tile in it.
+
+        The buffer is the function's parameter if the weights were packed in advance. Otherwise it
+        is the copy that this task has packed.
+
+        Args:
+            column: index of the tile of columns.
+        """
         if self.weights is None:
             return self.a.weights, [column]
         return self.weights, [column - self.columns[0]]
 
     def plus(self, one: Expression, other: Expression) -> Expression:
-        """Add two integers with wrap-around."""
+        """Add two int32 accumulators with wrap-around."""
         return wrapping_sum(one, other)
 
     def number(self, row: Expression, r: Expression, k: Expression) -> Expression:
-        """Return the inputs of a row, as an int32, that one dot product takes at step `k`."""
+        """Return the two or four inputs of one row that a dot product takes, as one int32.
+
+        Args:
+            row: index of the tile of rows.
+            r: row within the tile.
+            k: index of the step of the depth, which is one dot product long.
+        """
         w, data, place = self.a.workload, self.a.data, [*self.lead, self.first_row(row) + r]
         step_numbers, zero = self.dot.numbers, self.a.zero
         if w.in_channels % step_numbers == 0:
@@ -180,7 +216,14 @@ class DotShare(Share):
     def add(
         self, sums: list[TirBuffer], row: Expression, column: Expression, k: Expression
     ) -> None:
-        """Add the products of step `k` to the sums of a tile."""
+        """Add the products of one step of the depth to the accumulators of a register tile.
+
+        Args:
+            sums: one buffer of accumulators per row of the tile.
+            row: index of the tile of rows.
+            column: index of the tile of columns.
+            k: index of the step of the depth.
+        """
         packed, place = self._packed_tile(column)
         for r, buffer in enumerate(sums):
             step = self.left(row, r, k)
@@ -190,11 +233,11 @@ class DotShare(Share):
                 self.dot.add(buffer, at, step, weights, self.vector)
 
     def pack_weights(self) -> TirBuffer:
-        """Add loops that pack the second operand of the share's columns, tile by tile.
+        """Add loops that pack the second operand, an activation, for the columns of this task.
 
         Returns:
-            An int32 buffer of shape (tiles, 1 + steps, lanes of a tile). The first vectors are the
-            initial values of the sums.
+            The packed operand, an int32 buffer of shape (tiles of columns, 1 + steps, lanes of a
+            tile). Index 0 of the second axis holds the initial accumulators.
         """
         lanes, vectors, step_numbers = self.p.lanes, self.v["tile_vectors"], self.dot.numbers
         depth, width = int(self.a.weights.shape[-2]), vectors * self.vector
@@ -233,21 +276,21 @@ class DotShare(Share):
 
 
 class _TwosShare(DotShare):
-    """Version of `DotShare` for instructions that add two products per step."""
+    """Version of `DotShare` for instructions that add two products per accumulator."""
 
     dot = TWOS
 
 
 class _SignedFoursShare(DotShare):
-    """Version of `DotShare` for instructions that add four products of signed data per step."""
+    """Version of `DotShare` for instructions that add four signed products per accumulator."""
 
     dot = SIGNED_FOURS
 
 
 def share_of(dot: DotProduct) -> type[DotShare]:
-    """Return the class that builds parallel tasks for a dot-product instruction.
+    """Return the subclass of `Share` that builds the parallel tasks of an int8 matrix product.
 
     Args:
-        dot: the dot-product instruction.
+        dot: the dot-product instruction that the tasks use.
     """
     return {TWOS: _TwosShare, FOURS: DotShare, SIGNED_FOURS: _SignedFoursShare}[dot]

@@ -51,9 +51,10 @@ MAX_TILE_ROWS = 4
 
 @dataclass(frozen=True)
 class _ChannelTaps:
-    """Builder of the code for one kernel position of a depthwise convolution.
+    """Builder of the multiply-adds of one kernel position of a depthwise convolution.
 
-    It implements `grouped_loops.Taps`.
+    It implements `grouped_loops.Taps`, the part of the loops in which depthwise and grouped
+    convolutions differ.
     """
 
     w: Workload
@@ -155,7 +156,7 @@ class Depthwise:
         return w.batch, w.out_channels // block, w.out_height, w.out_width, block
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Define the kernel as a TensorIR function, without a schedule."""
+        """Define the kernel of a config (`values`) as an unscheduled TensorIR function."""
         w, block = workload, _block(workload, spec)
         data = te.placeholder(self.data_shape(w, spec), w.data_dtype, name="data")
         filters = (w.in_channels // block, w.kernel_h, w.kernel_w, block)
@@ -179,10 +180,10 @@ class Depthwise:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Build the function with the schedule of a config.
+        """Build the kernel's TensorIR function with the loops that the config `values` selects.
 
         The loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
-        `function` is not used; the result computes the same.
+        `function`, the unscheduled kernel from `define`, is ignored.
         """
         w, block = workload, _block(workload, spec)
         taps = _ChannelTaps(w, w.out_channels // block, block, multiplies_pairs(spec, block))

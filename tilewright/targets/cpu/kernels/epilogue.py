@@ -33,13 +33,19 @@ tirx = lazy_module("tvm.tirx")
 def with_epilogue(
     w: Workload, sums: Tensor, shape: tuple[int, ...], inputs: Mapping[str, Tensor]
 ) -> Tensor:
-    """Apply the epilogue of a convolution to a tensor expression of sums.
+    """Apply the epilogue of a convolution to a tensor expression of accumulators.
+
+    The epilogue consists of the operations that are fused with the convolution, such as bias and
+    activation.
 
     Args:
         w: the workload.
-        sums: the sums, whose shape is at least `shape` along each axis.
+        sums: the accumulators, whose shape is at least `shape` along each axis.
         shape: shape of the output, (n, channel block, y, x, channel within the block).
-        inputs: operands of the epilogue, from `epilogue_inputs`.
+        inputs: operands of the epilogue by name, from `epilogue_inputs`.
+
+    Returns:
+        A tensor expression of the output.
     """
 
     def value(
@@ -51,11 +57,11 @@ def with_epilogue(
 
 
 def epilogue_inputs(w: Workload, shape: tuple[int, ...], ob: int) -> dict[str, Tensor]:
-    """Create placeholders for the operands of a convolution's epilogue.
+    """Create placeholders for the operands of a convolution's epilogue, such as its bias.
 
     Args:
         w: the workload.
-        shape: shape of the output.
+        shape: shape of the output, (n, channel block, y, x, channel within the block).
         ob: output channels per block.
 
     Returns:
@@ -76,8 +82,9 @@ def shape_of_tensor(
     Args:
         w: the workload.
         name: name of the operand.
-        channels: shape of operands with one value per output channel.
-        out: shape of the output.
+        channels: the shape to return for an operand with one value per output channel.
+        out: shape of the output, which all other operands have, except for the array of
+            quantisation scales and zero points.
     """
     if name == QUANTISATION:
         return (1 + sum(NUMBERS.get(step.kind, 0) for step in w.epilogue),)
@@ -85,9 +92,9 @@ def shape_of_tensor(
 
 
 def sums_type(w: Workload) -> str:
-    """Return the element type of sums of products.
+    """Return the element type of a kernel's accumulators.
 
-    Quantised convolutions with groups use float32. They sum few products, so that float32 is as
+    Quantised convolutions with groups use float32. They add few products, so that float32 is as
     fast as integers, and sums below 2^24 are exact.
 
     Args:
@@ -99,7 +106,7 @@ def sums_type(w: Workload) -> str:
 
 
 def widen_number(w: Workload, number: Expression) -> Expression:
-    """Convert a value of the data or of the weights to the type of the sums.
+    """Convert a value of the data or of the weights to the element type of the accumulators.
 
     Args:
         w: the workload.
@@ -122,12 +129,12 @@ def real(number: Expression, zero: Expression) -> Expression:
 
 
 def multiply_number(w: Workload, number: Expression, weight: Expression) -> Expression:
-    """Multiply a value of the data by a weight from `packed_words`.
+    """Multiply a value of the data by a weight, in the element type of the accumulators.
 
     Args:
         w: the workload.
         number: the value.
-        weight: the weight.
+        weight: the weight, as `packed_words` has converted it.
     """
     if sums_type(w) == "float32":
         return number * weight
@@ -135,12 +142,13 @@ def multiply_number(w: Workload, number: Expression, weight: Expression) -> Expr
 
 
 def packed_words(w: Workload, weights: Array, pairs: bool) -> Array:
-    """Convert weights to the form in which a kernel multiplies them.
+    """Convert weights to the element type in which a kernel multiplies them, float32 or int32.
 
     Args:
         w: the workload.
         weights: weights of any shape.
-        pairs: whether integers are multiplied in pairs: see `pack_words`.
+        pairs: for int32, clear the upper half of each word, because the kernel multiplies with an
+            instruction for pairs of 16-bit numbers: see `pack_words`.
 
     Returns:
         Float32 or int32 weights of the same shape.
@@ -168,7 +176,7 @@ def computes(step: EpilogueOp) -> bool:
     """Return whether the kernels can compute a step of an epilogue.
 
     They can compute the steps that this module knows by name, and all steps that consist of ALU
-    operations.
+    operations of the VTA (see `STEP_KINDS`).
 
     Args:
         step: the step.
@@ -207,16 +215,19 @@ def epilogue_value(
     at: Place,
     channel: Place | None = None,
 ) -> Expression:
-    """Apply all steps of the epilogue to one sum.
+    """Apply all steps of the epilogue to one accumulator.
 
     Args:
         w: the workload.
         inputs: operands of the epilogue by name.
-        found: the sum.
+        found: the accumulator.
         at: indices of the output value. Without `channel` they are (n, channel block, y, x, channel
             within the block).
         channel: indices into operands with one value per output channel, such as the bias. Default:
             the channel block and the channel within the block, from `at`.
+
+    Returns:
+        An expression of the output value.
     """
     place = (at[1], at[-1]) if channel is None else channel
     if w.dequantises:
@@ -237,10 +248,14 @@ def epilogue_value(
 
 
 def _clip_number(step: EpilogueOp, number: Expression) -> Expression:
-    """Return the larger or the smaller of the step's constant and a float32 value; NaN stays NaN.
+    """Apply a `min` or `max` step to a float32 value; NaN stays NaN.
 
     If one operand is NaN, TVM's maximum and minimum return the second operand. `number` is
     therefore the second operand.
+
+    Args:
+        step: the step, which contains the constant to compare with.
+        number: the value.
     """
     clip = tirx.max if step.kind == "max" else tirx.min
     return clip(tirx.const(float(step.value), "float32"), number)
@@ -258,7 +273,7 @@ def _in_reals(
     Args:
         w: the workload.
         inputs: operands of the epilogue by name.
-        value: the sum.
+        value: the accumulator.
         at: indices of the output value.
         channel: indices into operands with one value per output channel, such as the bias.
     """
@@ -320,12 +335,12 @@ def data_zero(inputs: Mapping[str, Tensor | TirBuffer]) -> Expression:
 
 
 def _in_integers(w: Workload, tensors: Mapping[str, Expression], value: Expression) -> Expression:
-    """Apply all steps of the epilogue to an int32 sum. Overflows wrap, as in the reference.
+    """Apply all steps of the epilogue to an int32 accumulator. Overflows wrap, as in the reference.
 
     Args:
         w: the workload.
-        tensors: operands of the epilogue by name, already indexed for this sum.
-        value: the sum.
+        tensors: operands of the epilogue by name, already indexed for this output value.
+        value: the accumulator.
 
     Returns:
         The lowest eight bits of the result, as int8.
@@ -352,7 +367,7 @@ def _in_integers(w: Workload, tensors: Mapping[str, Expression], value: Expressi
 
 
 def _apply_operations(operations: Sequence[AluOperation], value: Expression) -> Expression:
-    """Apply a step that consists of ALU operations to an int32 sum."""
+    """Apply the integer operations of one epilogue step to an int32 value."""
     functions = {
         "add": wrapping_sum, "min": tirx.min, "max": tirx.max, "shr": tirx.shift_right
     }  # fmt: skip
@@ -387,12 +402,15 @@ def row_inputs(w: Workload, shape: tuple[int, ...]) -> dict[str, Tensor]:
 
 
 def with_row_epilogue(w: Workload, sums: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Apply the epilogue of a matrix product to a tensor expression of sums.
+    """Apply the epilogue of a matrix product to a tensor expression of accumulators.
 
     Args:
         w: the workload.
-        sums: the sums, shape (..., channels).
-        inputs: operands of the epilogue, from `row_inputs`.
+        sums: the accumulators, shape (..., channels).
+        inputs: operands of the epilogue by name, from `row_inputs`.
+
+    Returns:
+        A tensor expression of the output.
     """
 
     def value(*place: Expression) -> Expression:
@@ -425,7 +443,7 @@ _ERF_MOST = 4.0
 
 
 def _let(value: Expression, use: Callable[[Expression], Expression]) -> Expression:
-    """Bind a value to a variable, so that it is computed once, and return `use` of the variable."""
+    """Bind `value` to a variable, so that it is computed once, and return `use(variable)`."""
     name = tirx.Var("v", "float32")
     return tirx.Let(name, value, use(name))
 

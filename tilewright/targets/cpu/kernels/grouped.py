@@ -65,7 +65,9 @@ MAX_TILE_BLOCKS = 4
 
 @dataclass(frozen=True)
 class Reach:
-    """Dependence of tiles of output channels on input channels, in a grouped convolution.
+    """Input channels that each tile of output channels depends on, in a grouped convolution.
+
+    A tile depends on the input channels of all groups that it covers.
 
     Attributes:
         workload: the workload.
@@ -113,10 +115,10 @@ class Reach:
         return np.minimum(first, self.workload.in_channels - self.span)
 
     def start(self, task: Expression) -> Expression:
-        """Return the element of `starts` for a tile, as a TensorIR expression.
+        """Return the first input channel for which a tile has weights, as a TensorIR expression.
 
         Args:
-            task: number of the tile.
+            task: index of the tile of output channels.
         """
         each_in, each_out = self._sizes
         first = tirx.indexdiv(task * self.tile, each_out) * each_in
@@ -126,10 +128,11 @@ class Reach:
     def needed_channels(self, task: Expression) -> tuple[Expression, Expression]:
         """Return the range of input channels that a tile depends on, as TensorIR expressions.
 
-        A tile has weights for `span` input channels, but it may depend on fewer.
+        Every tile has weights for the same number of input channels (`span`), but a tile may depend
+        on fewer.
 
         Args:
-            task: number of the tile.
+            task: index of the tile of output channels.
 
         Returns:
             The first channel, counted from `start(task)`, and the number of channels.
@@ -162,10 +165,10 @@ class Reach:
 
 
 def first_of_last(reach: Reach) -> int:
-    """Return the first input channel of the first group that the last tile covers.
+    """Return the first input channel that the last tile of output channels depends on.
 
     Args:
-        reach: the tiles.
+        reach: the tiles of a grouped convolution.
     """
     w = reach.workload
     first = (reach.tasks - 1) * reach.tile // (w.out_channels // w.groups)
@@ -174,9 +177,10 @@ def first_of_last(reach: Reach) -> int:
 
 @dataclass(frozen=True)
 class _GroupTaps:
-    """Builder of the code for one kernel position of a grouped convolution.
+    """Builder of the multiply-adds of one kernel position of a grouped convolution.
 
-    It implements `grouped_loops.Taps`.
+    It implements `grouped_loops.Taps`, the part of the loops in which depthwise and grouped
+    convolutions differ.
     """
 
     reach: Reach
@@ -332,7 +336,7 @@ class Grouped:
         Args:
             w: the workload.
             spec: the processor.
-            values: the config, by knob name.
+            values: the config, as knob values by knob name.
 
         Returns:
             (tiles of output channels, kh, kw, input channels per tile, output channels per tile).
@@ -341,7 +345,7 @@ class Grouped:
         return reach.tasks, w.kernel_h, w.kernel_w, reach.span, reach.tile
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Define the kernel as a TensorIR function, without a schedule."""
+        """Define the kernel of a config (`values`) as an unscheduled TensorIR function."""
         w, (ib, ob) = workload, _blocks(workload, spec)
         reach = _reach(w, spec, values["tile_blocks"])
         each_in, each_out = w.in_channels // w.groups, w.out_channels // w.groups
@@ -374,10 +378,10 @@ class Grouped:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Build the function with the schedule of a config.
+        """Build the kernel's TensorIR function with the loops that the config `values` selects.
 
         The loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
-        `function` is not used; the result computes the same.
+        `function`, the unscheduled kernel from `define`, is ignored.
         """
         w, (ib, ob) = workload, _blocks(workload, spec)
         reach = _reach(w, spec, values["tile_blocks"])
@@ -396,7 +400,7 @@ class Grouped:
             weights: shape (o, c / groups, kh, kw).
             workload: the workload.
             spec: the processor.
-            values: the config, by knob name.
+            values: the config, as knob values by knob name.
 
         Returns:
             Packed weights of shape `weights_shape`.

@@ -62,7 +62,7 @@ def window_knobs(w: Workload, block: int, rows: int, taps: int) -> tuple[Knob, .
         w: the workload.
         block: output channels per block.
         rows: largest number of rows of a register tile.
-        taps: largest number of unrolled taps.
+        taps: largest number of kernel positions whose code is unrolled.
     """
     fits = STACK_BYTES // (4 * block)
     return (
@@ -77,17 +77,17 @@ def window_knobs(w: Workload, block: int, rows: int, taps: int) -> tuple[Knob, .
 
 
 def even_shares(w: Workload, tasks: int, threads: int, offered: tuple[int, ...]) -> int:
-    """Choose the number of shares of the rows, so that all threads get about the same work.
+    """Choose the number of parts into which image rows are divided, so that all threads are busy.
 
     Args:
         w: the workload.
-        tasks: number of tasks per image and share, one per group of output channels.
+        tasks: number of groups of output channels, each of which is a separate task.
         threads: number of threads.
-        offered: possible numbers of shares.
+        offered: possible numbers of parts.
 
     Returns:
-        The largest possible number that does not exceed the smallest number that divides the work
-        evenly.
+        The smallest number that divides the work evenly between the threads, or the next smaller
+        number of `offered`.
     """
     wanted = threads // gcd(w.batch * tasks, threads)
     return max(s for s in offered if s <= wanted)
@@ -108,7 +108,7 @@ class Taps(Protocol):
 
     @property
     def tasks(self) -> int:
-        """Number of tasks into which the output channels are divided."""
+        """Number of groups of output channels, each of which a separate task computes."""
 
     @property
     def blocks(self) -> int:
@@ -116,32 +116,35 @@ class Taps(Protocol):
 
     @property
     def sums(self) -> int:
-        """Number of blocks of output channels per tile; each has one vector of sums per pixel."""
+        """Number of blocks of output channels per register tile.
+
+        Each block has one vector of accumulators per pixel.
+        """
 
     @property
     def unrolled(self) -> int:
-        """Number of unrolled multiply-adds per tap, pixel and vector of sums."""
+        """Number of unrolled multiply-adds per kernel position, pixel and accumulator vector."""
 
     def first_block(self, task: Expression) -> Expression:
-        """Return the first block of input channels that a task reads.
+        """Return the index of the first block of input channels that a task reads.
 
         Args:
-            task: number of the task.
+            task: index of the task.
         """
 
     def add(
         self, arguments: Arguments, task: Expression, source: PaddedSource, sums: list[TirBuffer],
         tap: tuple[Expression, Expression], pixels: TilePixels,
     ) -> None:  # fmt: skip
-        """Add the products of one tap to a row of the register tile.
+        """Add code that accumulates products of one kernel position for a row of a register tile.
 
         Args:
             arguments: parameters of the function.
-            task: number of the task.
+            task: index of the task.
             source: source of the data.
-            sums: one buffer of sums per block of output channels.
+            sums: one buffer of accumulators per block of output channels.
             tap: kernel row and kernel column.
-            pixels: pixels of the row to which the tap is added.
+            pixels: pixels of the row to which products are added.
         """
 
 
@@ -150,8 +153,8 @@ class WindowLoops:
 
     Args:
         w: the workload.
-        values: the config, by knob name.
-        taps: builder of the multiply-adds of one kernel position.
+        values: the config, as knob values by knob name.
+        taps: builder of the multiply-adds of one kernel position, called a tap.
         in_block: input channels per block.
         out_block: output channels per block.
     """
@@ -181,27 +184,33 @@ class WindowLoops:
         check_tile(tile, tile * self.taps.unrolled * written)
 
     def _tests_rows(self) -> bool:
-        """Return whether tiles contain code that tests if kernel rows lie in the padding."""
+        """Return whether register tiles test at run time if kernel rows lie in the padding."""
         return not self.copies and bool(
             self.w.pad_top or self._ends_outside(self.w.out_height - 1, True)
         )
 
     def _ends_outside(self, at: int, vertical: bool) -> bool:
-        """Return whether the input window of output row or column `at` ends outside the image."""
+        """Return whether the input window of an output row or column ends outside the image.
+
+        Args:
+            at: the output row or column.
+            vertical: whether `at` is a row.
+        """
         w = self.w
         if vertical:
             return at * w.stride_h - w.pad_top + self.reach_h > w.height
         return at * w.stride_w - w.pad_left + self.reach_w > w.width
 
     def _pieces(self) -> list[tuple[int, int]]:
-        """Divide the columns of register tiles into one loop and tiles with their own code.
+        """Divide the columns of register tiles into one common loop and tiles with own code.
 
-        A tile has its own code if it touches the padding or has to begin earlier to end at the last
-        column.
+        A tile has its own code if it touches the padding, or if it begins earlier than its index
+        says because it would otherwise reach beyond the last column.
 
         Returns:
-            The loop, if there is one, as (first tile, tile after the last). Then, for each tile
-            with its own code, (first output column, -1).
+            Pairs of integers. The first pair, which is absent if there is no loop, is (first tile,
+            tile after the last) of the loop. Each other pair is (first output column, -1) of a tile
+            with its own code.
         """
         w, count = self.w, tiles(self.w.out_width, self.width)
         inner = []
@@ -295,7 +304,11 @@ class WindowLoops:
             row_of(row, all_columns)
 
     def _inner(self, row: Expression) -> Condition:
-        """Return the condition that a row of tiles does not read the upper or lower padding."""
+        """Return a condition that is true for rows of tiles that read no upper or lower padding.
+
+        Args:
+            row: index of the row of tiles.
+        """
         w = self.w
         top = tile_start(row, w.out_height, self.height) * w.stride_h - w.pad_top
         bottom = top + (self.height - 1) * w.stride_h + self.reach_h

@@ -44,7 +44,9 @@ _PAIRS = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}
 
 @dataclass(frozen=True)
 class DotProduct:
-    """Instruction that adds dot products to the lanes of an int32 vector.
+    """Instruction that multiplies int8 or int16 values and adds the products to an int32 vector.
+
+    An instruction computes one step of a dot product: two or four products per lane of the vector.
 
     Attributes:
         numbers: number of products per lane.
@@ -55,21 +57,24 @@ class DotProduct:
     takes: str
 
     def steps(self, numbers: int) -> int:
-        """Return the number of instructions for a number of products per lane, rounded up.
+        """Return the number of instructions that a dot product of a given length needs.
 
         Args:
-            numbers: number of products per lane.
+            numbers: length of the dot product. An incomplete last step counts as one instruction.
         """
         return -(-numbers // self.numbers)
 
     def flip(self, data_type: str) -> int:
-        """Return what flipping the highest bit of a data value adds to the value.
+        """Return the offset that is added to the data to convert them to the instruction's type.
+
+        Int8 and uint8 are converted to each other by flipping the highest bit of each value.
 
         Args:
             data_type: element type of the data.
 
         Returns:
-            128 or -128, or 0 if the instruction takes the data without flipping bits.
+            128 for int8 data, -128 for uint8 data, or 0 if the instruction takes the data as they
+            are.
         """
         if self is TWOS or data_type == self.takes:
             return 0
@@ -85,10 +90,10 @@ class DotProduct:
         return 1 if self is TWOS else 0
 
     def offset(self, w: Workload, zero: Expression) -> Expression:
-        """Return the amount by which each multiplied integer exceeds the data minus the zero point.
+        """Return the difference between a multiplied integer and the data minus its zero point.
 
         The instruction multiplies data from which the zero point was not subtracted, and whose
-        highest bit may be flipped. The amount is the sum of the two effects.
+        highest bit may be flipped. The difference is the sum of the two effects.
 
         Args:
             w: the workload.
@@ -102,15 +107,15 @@ class DotProduct:
         return zero + tirx.const(self.flip(w.data_dtype), "int32")
 
     def begin(self, w: Workload, packed: Expression, zero: Expression, lanes: int) -> Expression:
-        """Return the initial values of sums.
+        """Return the initial values of accumulators.
 
-        They cancel what the offset of the data (see `offset`) adds to the sums.
+        The initial values cancel the error that comes from the offset of the data: see `offset`.
 
         Args:
             w: the workload.
-            packed: initial values from the packed weights, an int32 vector.
+            packed: initial values that are stored with the packed weights, an int32 vector.
             zero: zero point of the data, an int32 expression.
-            lanes: number of sums.
+            lanes: number of accumulators.
 
         Returns:
             An int32 vector.
@@ -120,14 +125,16 @@ class DotProduct:
         return packed * _spread(self.offset(w, zero), lanes) if w.dequantises else packed
 
     def border(self, w: Workload, zero: Expression) -> Expression:
-        """Return a step of data that lies in the padding, where each value is the zero point.
+        """Return the operand of an instruction for data that lie in the padding.
+
+        Each value in the padding is the zero point.
 
         Args:
             w: the workload.
             zero: zero point of the data, an int32 expression.
 
         Returns:
-            An int32, in the form that the instruction takes.
+            An int32 that contains two or four values, converted to the instruction's type.
         """
         if self is TWOS or not (w.dequantises or self.flip(w.data_dtype)):
             return tirx.const(0, "int32")  # TVM cannot reinterpret a constant 0
@@ -144,17 +151,18 @@ class DotProduct:
         zero: Expression,
         lanes: int = 1,
     ) -> Expression:
-        """Load steps of data from a buffer of bytes.
+        """Load the data operands of one or more instructions from a buffer of bytes.
 
         Args:
             w: the workload.
             data: the buffer.
             place: indices of the first value.
             zero: zero point of the data, an int32 expression.
-            lanes: number of steps.
+            lanes: number of operands.
 
         Returns:
-            One int32 per step, in the form that the instruction takes.
+            One int32 per operand, which contains two or four values, converted to the instruction's
+            type.
         """
         count = self.numbers * lanes
         value = data.vload(place, f"{w.data_dtype}x{count}")
@@ -175,7 +183,7 @@ class DotProduct:
         first: Expression,
         end: int,
     ) -> Expression:
-        """Read the values of a step one by one instead of with one load.
+        """Read the values of one data operand one by one instead of with a single load.
 
         Args:
             w: the workload.
@@ -187,7 +195,7 @@ class DotProduct:
                 replaced by zeros; they do not matter, because their weights are zero.
 
         Returns:
-            An int32, in the form that the instruction takes.
+            An int32 that contains two or four values, converted to the instruction's type.
         """
         step = tirx.const(0, "int32")
         for offset in range(self.numbers):
@@ -199,11 +207,11 @@ class DotProduct:
         return self._flip_signs(w, step)
 
     def place_number(self, number: Expression, place: int) -> Expression:
-        """Return a step that contains one value, with zeros in the other positions.
+        """Return an int32 operand that contains one value, with zeros in its other positions.
 
         Args:
             number: the value.
-            place: position of the value in the step.
+            place: position of the value in the operand, counted from the lowest bits.
 
         Returns:
             An int32 expression.
@@ -214,20 +222,21 @@ class DotProduct:
 
     @property
     def unit_step(self) -> int:
-        """Step of data, as an int32, in which each value is one."""
+        """Data operand, as an int32, in which each of the two or four values is one."""
         return 0x00010001 if self is TWOS else 0x01010101
 
     def add(
         self, sums: TirBuffer, at: int, step: Expression, weights: Expression, lanes: int
     ) -> None:
-        """Multiply a step of data by weights and add the products to sums.
+        """Add an instruction that multiplies data by weights and accumulates the products.
 
         Args:
-            sums: buffer of the sums.
-            at: index of the first sum in the buffer.
-            step: step of the data, an int32.
-            weights: weights of the step, a vector with one int32 per lane.
-            lanes: number of sums.
+            sums: buffer of the accumulators.
+            at: index of the first accumulator in the buffer.
+            step: data operand, an int32 that contains two or four values. It is copied to all
+                lanes.
+            weights: weights, a vector with one int32 per lane.
+            lanes: number of accumulators.
         """
         old_sums, data = vector(sums, [at], lanes), tirx.Broadcast(step, lanes)
         if self is TWOS:
@@ -238,20 +247,21 @@ class DotProduct:
         store(sums, new_sums, [at], lanes)
 
     def pack(self, weights: Array, per_offset: bool = False) -> NDArray[np.int32]:
-        """Pack weights for dot products, with the initial values of the sums in front of them.
+        """Pack weights for dot products, preceded by the initial values of the accumulators.
 
-        An initial value is minus the sum of the weights times `flip("int8")`, the offset of flipped
-        int8 data. With `per_offset` it is minus the sum of the weights, and the kernel multiplies
-        it by the offset. For `TWOS` it is 0.
+        An initial value is minus the sum of a column's weights times `flip("int8")`, the offset of
+        flipped int8 data. With `per_offset` it is minus the sum of the weights, and the kernel
+        multiplies it by the offset. For `TWOS` it is 0.
 
         Args:
-            weights: shape (tiles, depth, width). The depth must be a multiple of the products per
-                step.
+            weights: shape (tiles, depth, width). The depth is the dimension over which products are
+                summed, and must be a multiple of the products per lane. The width is the number of
+                accumulators of a tile.
             per_offset: whether the kernel multiplies the initial values by the offset.
 
         Returns:
-            Int32 array of shape (tiles, 1 + steps, width): the initial values, then the weights of
-            each step.
+            Int32 array of shape (tiles, 1 + steps, width), with one step per instruction: the
+            initial values, then the weights of each step.
         """
         tiles, numbers, width = weights.shape
         begin = np.zeros((tiles, 1, width), np.int32)
@@ -280,7 +290,13 @@ class DotProduct:
         return tirx.Cast("int32", tirx.Cast(f"int{bits}", tirx.shift_right(word, shift)))
 
     def _flip_signs(self, w: Workload, step: Expression, lanes: int = 1) -> Expression:
-        """Flip the highest bit of each value in `lanes` int32 words if the instruction needs it."""
+        """Flip the highest bit of each value of a data operand if the instruction needs it.
+
+        Args:
+            w: the workload.
+            step: the operand, an int32 or a vector of int32.
+            lanes: number of int32 words of the operand.
+        """
         if not self.flip(w.data_dtype):
             return step
         # 0x80808080 as a signed number: the highest bit of each byte.
@@ -303,7 +319,7 @@ def dot_product(spec: CpuSpec) -> DotProduct:
 
 
 def computes_int8(spec: CpuSpec) -> bool:
-    """Return whether the kernels support int8 on a processor.
+    """Return whether a processor has instructions for int8 that the kernels can use.
 
     Args:
         spec: the processor.
@@ -312,7 +328,7 @@ def computes_int8(spec: CpuSpec) -> bool:
 
 
 def check_dots(workload: Workload, spec: CpuSpec) -> None:
-    """Check that a processor can compute a workload; workloads that are not int8 always pass.
+    """Check that a processor can compute an int8 workload; other workloads always pass.
 
     Args:
         workload: the workload.
@@ -346,17 +362,17 @@ def vector_of(numbers: int) -> int:
 def _fours(
     name: str, before: Expression, spread: Expression, weights: Expression, lanes: int
 ) -> Expression:
-    """Add four products per lane to sums, with the instruction `vpdpbusd` or `sdot`.
+    """Add four products per lane to int32 accumulators, with `vpdpbusd` or `sdot`.
 
     Args:
         name: LLVM's name of the instruction.
-        before: the sums, a vector of int32.
-        spread: a step of the data, four bytes per lane.
+        before: the accumulators, a vector of int32.
+        spread: the data, four bytes per lane.
         weights: the weights, four bytes per lane.
-        lanes: number of sums.
+        lanes: number of accumulators.
 
     Returns:
-        The new sums.
+        The new accumulators.
     """
 
     def as_bytes(
@@ -370,20 +386,20 @@ def _fours(
 
 
 def _twos(before: Expression, one: Expression, other: Expression, lanes: int) -> Expression:
-    """Add two products of 16-bit numbers per lane to sums.
+    """Add two products of 16-bit numbers per lane to int32 accumulators.
 
     LLVM fuses the multiplication and the addition into one instruction if the processor has it
     (`vpdpwssd`). The fence in the code generates no instruction. Without it, LLVM would first add
     the products of several steps to each other, for which there are not enough registers.
 
     Args:
-        before: the sums, a vector of int32.
+        before: the accumulators, a vector of int32.
         one: two 16-bit numbers per lane.
         other: two 16-bit numbers per lane, which are multiplied by those of `one`.
-        lanes: number of sums.
+        lanes: number of accumulators.
 
     Returns:
-        The new sums.
+        The new accumulators.
     """
 
     def as_words(value: Expression) -> Expression:
@@ -442,11 +458,14 @@ def store(buffer: TirBuffer, value: Expression, place: list[Expression], lanes: 
 
 
 def multiplies_pairs(spec: CpuSpec, lanes: int) -> bool:
-    """Return whether `add_products` uses `vpmaddwd`, because other int32 products are slow on x86.
+    """Return whether a processor should multiply vectors of int32 with `vpmaddwd`.
+
+    `vpmaddwd` multiplies pairs of 16-bit numbers. It is used on x86, where multiplication of 32-bit
+    numbers is slow.
 
     Args:
         spec: the processor.
-        lanes: number of sums.
+        lanes: number of lanes of the vectors.
     """
     return spec.architecture == "x86_64" and lanes in WIDTHS
 
@@ -459,14 +478,14 @@ def add_products(
     lanes: int,
     pairs: bool,
 ) -> None:
-    """Multiply int8 values, which are stored as int32, by weights and add the products to sums.
+    """Multiply vectors of int8 values, stored as int32, and add the products to accumulators.
 
     Args:
-        sums: buffer of the sums.
-        at: index of the first sum in the buffer.
-        numbers: the values, a vector of int32 whose values fit 16 bits.
+        sums: buffer of the accumulators.
+        at: index of the first accumulator in the buffer.
+        numbers: the data, a vector of int32 whose values fit 16 bits.
         weights: weights from `pack_words`, a vector of int32.
-        lanes: number of sums.
+        lanes: number of accumulators.
         pairs: use `vpmaddwd`, which adds two products of 16-bit numbers per lane. The upper half of
             each weight is zero, so that the second product is zero.
     """
@@ -496,22 +515,22 @@ def spread(number: Expression, lanes: int) -> Expression:
 
 
 def lanes_at(place: Expression, lanes: int) -> Expression:
-    """Return the index with which a vector is stored in a buffer.
+    """Return the index expression with which a vector of consecutive elements is stored.
 
     Args:
-        place: index of the first element.
+        place: index of the first element in the buffer.
         lanes: number of elements.
     """
     return tirx.Ramp(place, 1, lanes) if lanes > 1 else place
 
 
 def pack_words(weights: Array, pairs: bool) -> NDArray[np.int32]:
-    """Convert int8 weights to int32 for `add_products`.
+    """Convert int8 weights to int32 for `add_products`, one weight per int32.
 
     Args:
         weights: int8 weights of any shape.
-        pairs: whether `add_products` multiplies pairs. The upper half of each int32 is then set to
-            zero.
+        pairs: whether `add_products` uses an instruction for pairs of 16-bit numbers. The upper
+            half of each int32 is then set to zero.
 
     Returns:
         Int32 array of the same shape.
@@ -520,7 +539,7 @@ def pack_words(weights: Array, pairs: bool) -> NDArray[np.int32]:
 
 
 def word_at(word: Expression) -> Expression:
-    """Return the weight that an int32 of `pack_words` contains, as a sign-extended int32.
+    """Return the weight that an int32 from `pack_words` contains, with its sign extended to int32.
 
     Args:
         word: the int32.

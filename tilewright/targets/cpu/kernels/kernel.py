@@ -89,7 +89,8 @@ class Kernel(Protocol):
         Args:
             workload: the workload.
             spec: the processor.
-            values: the config, by knob name. The layout of the weights may depend on it.
+            values: the config, as knob values by knob name. The layout of the weights may depend on
+                it.
 
         Returns:
             The function.
@@ -104,7 +105,7 @@ class Kernel(Protocol):
             function: the function that `define` returned.
             workload: the workload.
             spec: the processor.
-            values: the config, by knob name.
+            values: the config, as knob values by knob name.
 
         Returns:
             The scheduled function.
@@ -123,7 +124,7 @@ class Kernel(Protocol):
                 (out, in) for a dense layer, or (batch, depth, columns) for a batched product.
             workload: the workload.
             spec: the processor.
-            values: the config, by knob name.
+            values: the config, as knob values by knob name.
 
         Returns:
             The packed weights: see `targets.cpu.layouts`.

@@ -42,11 +42,12 @@ def check_tile(accumulators: int, unrolled: int) -> None:
     """Check that a register tile is small enough to compile.
 
     Args:
-        accumulators: number of vectors of sums of the tile.
+        accumulators: number of accumulator vectors of the tile.
         unrolled: number of unrolled multiply-adds.
 
     Raises:
-        DoesNotApply: one of the two numbers exceeds its limit.
+        DoesNotApply: one of the two numbers exceeds its limit, `MAX_ACCUMULATORS` or
+            `MAX_UNROLLED`.
     """
     if accumulators > MAX_ACCUMULATORS:
         raise DoesNotApply(f"a register tile of {accumulators} vectors, over {MAX_ACCUMULATORS}")
@@ -80,12 +81,15 @@ def tile_start(index: Expression, size: int, tile: int) -> Expression:
 
 
 def share(index: Expression, parts: int, whole: int) -> tuple[Expression, Expression]:
-    """Return the begin and the end of one of several nearly equal parts of a range.
+    """Return the range of one of several nearly equal parts of `range(whole)`.
 
     Args:
-        index: number of the part.
+        index: index of the part.
         parts: number of parts.
         whole: length of the range.
+
+    Returns:
+        The first index of the part, and the index after its last.
     """
     if whole % parts == 0:
         return index * (whole // parts), (index + 1) * (whole // parts)
@@ -94,19 +98,19 @@ def share(index: Expression, parts: int, whole: int) -> tuple[Expression, Expres
 
 @contextmanager
 def loop_within(index: Expression, parts: int, whole: int) -> Iterator[Expression]:
-    """Open a loop over the items of one part of a range, divided as by `share`.
+    """Open a loop over one of several nearly equal parts of `range(whole)`: see `share`.
 
     If all parts have the same length, the loop begins at 0 and the begin of the part is added to
     its index, because TVM cannot determine bounds for a loop of a single iteration that begins
     elsewhere.
 
     Args:
-        index: number of the part.
+        index: index of the part.
         parts: number of parts.
         whole: length of the range.
 
     Yields:
-        The index of an item in the range.
+        The loop variable, an index in the range.
     """
     begin, end = share(index, parts, whole)
     if whole % parts:
@@ -118,11 +122,14 @@ def loop_within(index: Expression, parts: int, whole: int) -> Iterator[Expressio
 
 
 def split_index(index: Expression, *sizes: int) -> list[Expression]:
-    """Split the index of a fused loop into indices of the original loops.
+    """Split the index of a fused loop into the indices of the original loops.
 
     Args:
         index: the index of the fused loop.
         *sizes: extents of the original loops, outermost first.
+
+    Returns:
+        One index per original loop, outermost first.
     """
     indices = []
     for size in reversed(sizes):
@@ -212,10 +219,10 @@ class Arguments:
     def finish(
         self, value: Expression, place: tuple[Expression, ...], channel: tuple[Expression, ...]
     ) -> None:
-        """Add statements that apply the epilogue to a sum and store the result in the output.
+        """Add statements that apply the epilogue to an accumulator and store the result.
 
         Args:
-            value: the sum.
+            value: the accumulator.
             place: indices into the output.
             channel: indices into operands with one value per output channel, such as the bias.
         """

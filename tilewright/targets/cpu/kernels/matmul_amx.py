@@ -62,7 +62,7 @@ class MatmulTiles:
         return amx_product.knobs(tiles(rows, TILE), workload.out_channels)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """Return the knob values of the rule schedule, by name."""
+        """Return the rule schedule, a config chosen without measuring, as values by knob name."""
         space = self.knobs(workload, spec)
         b, _ = product_of(workload)
         column = b.steps * b.words * WORD
@@ -78,7 +78,7 @@ class MatmulTiles:
         return (*_batch_axes(workload), _sizes(workload)[1], workload.out_channels)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Build the function with the schedule of a config.
+        """Build the kernel's TensorIR function with the loops that the config `values` selects.
 
         The loops are written explicitly, so that `schedule` has nothing to do.
         """
@@ -103,7 +103,7 @@ class MatmulTiles:
                 for a batched product.
             workload: the workload.
             spec: the processor.
-            values: the config, by knob name.
+            values: the config, as knob values by knob name.
 
         Returns:
             Int32 array of shape (words,), or the second operand of shape (batch, depth, columns).
@@ -119,13 +119,14 @@ class MatmulTiles:
 
 
 def product_of(workload: Workload) -> tuple[TileBlocks, int]:
-    """Return the matrix product of a workload, and the number of values that are copied.
+    """Return the matrix product that computes a workload with tile instructions.
 
     Args:
-        workload: the workload.
+        workload: a dense layer or a batched product.
 
     Returns:
-        The product in blocks of 2 × 2 tiles, and the number of copied values.
+        The sizes of the product, cut into blocks of 2 × 2 tiles, and the number of values that the
+        kernel copies first.
     """
     b = _blocks(workload, {"tiles_down": 2, "tiles_across": 2})
     depth = b.steps * b.words * numbers_of(workload).each
@@ -136,12 +137,12 @@ def product_of(workload: Workload) -> tuple[TileBlocks, int]:
 
 
 def _batch_axes(w: Workload) -> tuple[int, ...]:
-    """Return the leading axis of a batched product, or no axes for a dense layer."""
+    """Return the leading axis of a batched product's shape, (batch,), or () for a dense layer."""
     return (w.batch,) if w.operator == "batch_matmul" else ()
 
 
 def _sizes(w: Workload) -> tuple[int, int]:
-    """Return the number of matrices, and the number of rows of each matrix."""
+    """Return the number of matrices that a workload multiplies, and the rows of each matrix."""
     return (w.batch, w.height) if w.operator == "batch_matmul" else (1, w.batch)
 
 
@@ -156,7 +157,8 @@ def _blocks(w: Workload, v: KnobValues) -> TileBlocks:
 class _Matrices:
     """Operands of a matrix product with tile instructions: data, weights and output.
 
-    The class implements `TileOperands`.
+    The class implements `TileOperands`, which says where tiles are loaded from and how results are
+    stored.
     """
 
     def __init__(self, w: Workload, spec: CpuSpec, b: TileBlocks) -> None:
@@ -166,7 +168,7 @@ class _Matrices:
         self.rows = (*_batch_axes(w), b.rows)
 
     def take(self) -> None:
-        """Declare the function's parameters."""
+        """Declare the data, weights, epilogue operands and output as parameters of the function."""
         w, b = self.w, self.b
         self.size = weight_words(b, self.numbers)
         activation_shape = (w.batch, w.in_channels, w.out_channels)
@@ -177,7 +179,11 @@ class _Matrices:
         )  # fmt: skip
 
     def pack(self) -> None:
-        """Copy the data in the order: matrices, steps of the depth, rows, values of a step."""
+        """Copy the data in the order in which tiles are loaded.
+
+        The order is: matrices, steps of the depth (each as long as one tile), rows, values of a
+        step. If the second operand is an activation, it is packed as well.
+        """
         b, width = self.b, self.row
         self.data = T.alloc_buffer((b.matrices * b.steps * b.rows * width,), self.numbers.kind)
         with T.parallel(0, b.matrices * b.steps) as index, T.serial(0, b.rows) as row:
@@ -273,7 +279,13 @@ class _Matrices:
     def step(
         self, matrix: Expression, place: tuple[Expression, Expression], at: Expression
     ) -> Expression:
-        """Return the index in the copy at which a block begins: see `TileOperands.step`."""
+        """Return the index in the copied data at which a block of the product begins.
+
+        Args:
+            matrix: index of the product.
+            place: line (always 0) and first row of the block.
+            at: index of the step along the depth.
+        """
         return ((matrix * self.b.steps + at) * self.b.rows + place[1]) * self.row
 
     def finish(
@@ -283,7 +295,7 @@ class _Matrices:
         place: tuple[Expression, Expression],
         across: Expression,
     ) -> None:
-        """Add loops that apply the epilogue to a block's sums: see `TileOperands`."""
+        """Add loops that apply the epilogue to accumulators: see `TileOperands.finish`."""
         b, column = self.b, self.b.first_column(across)
         width = min(b.block_columns, b.columns)
         with T.serial(0, b.block_rows) as r:

@@ -72,7 +72,8 @@ class GemmShape:
     Attributes:
         batch: number of products.
         rows: rows of the result.
-        depth: products per sum; for int8, dot-product instructions per sum.
+        depth: number of multiply-adds per result; for int8, number of dot-product instructions per
+            result.
         columns: columns of the result.
         lanes: values per vector.
     """
@@ -85,10 +86,10 @@ class GemmShape:
 
     @classmethod
     def for_workload(cls, w: Workload, spec: CpuSpec) -> GemmShape:
-        """Return the sizes of a dense layer or a batched product.
+        """Return the sizes of the matrix products that a dense layer or a batched product computes.
 
         Args:
-            w: the workload. The rows of a dense layer are its batch.
+            w: the workload, a `dense` or `batch_matmul`. The rows of a dense layer are its batch.
             spec: the processor.
         """
         batch, rows = (w.batch, w.height) if w.operator == "batch_matmul" else (1, w.batch)
@@ -99,15 +100,16 @@ class GemmShape:
         """Return the number of columns of a register tile.
 
         Args:
-            values: the config, by knob name.
+            values: the config, as knob values by knob name.
         """
         return values["tile_vectors"] * self.lanes
 
     def knobs(self, packed: bool) -> tuple[Knob, ...]:
-        """Return the knobs of a schedule.
+        """Return the knobs of the schedule: tile sizes, loop orders, numbers of tasks, and packing.
 
         Args:
-            packed: whether the weights are already packed in tiles.
+            packed: whether the weights were packed in tiles in advance. The knob `pack_weights`
+                then only has the value 0.
         """
         most = tiles(self.columns, 3 * self.lanes)
         fits = tuple(v for v in TILE_VECTORS if v * self.lanes <= self.columns)
@@ -128,21 +130,22 @@ class GemmShape:
         )
 
     def baseline_values(self, spec: CpuSpec, packed: bool, products: int = 0) -> dict[str, int]:
-        """Choose the rule schedule.
+        """Choose the rule schedule, a config that needs no measurements.
 
-        The work is divided into one share per thread. Of the register tiles that fit the registers,
+        The work is divided into one task per thread. Of the register tiles that fit the registers,
         the rule takes the tile with the fewest repeated computations and loads. If the weights are
         large, and larger than the data, the columns are divided between the threads. Otherwise each
         thread would read all weights from memory.
 
-        In the cost of a tile, the factors for loads and for waiting on few sums are our choices.
-        `python -m benchmarks.cpu.peak --networks vit_tiny,mixer_s16,bert_6_128` measures layers
-        with the rule schedule.
+        In the cost of a tile, the factors for loads and for waiting on few accumulators are our
+        choices. `python -m benchmarks.cpu.peak --networks vit_tiny,mixer_s16,bert_6_128` measures
+        layers with the rule schedule.
 
         Args:
             spec: the processor.
-            packed: whether the weights are already packed in tiles.
-            products: number of registers that hold products before they are added to sums.
+            packed: whether the weights were packed in tiles in advance.
+            products: number of vector registers that hold products before they are added to
+                accumulators.
 
         Returns:
             The value of each knob, by its name.
@@ -190,12 +193,12 @@ class GemmShape:
         }  # fmt: skip
 
     def _is_even(self, rows: int, vectors: int, shares: int) -> bool:
-        """Return whether shares of the columns are at least as even as shares of the rows.
+        """Return whether dividing the columns spreads the work as evenly as dividing the rows.
 
         Args:
             rows: rows of a register tile.
-            vectors: vectors of a register tile.
-            shares: number of shares of the columns or rows.
+            vectors: vectors in a row of a register tile.
+            shares: number of parts into which the columns or the rows are divided.
         """
         counts = tiles(self.columns, vectors * self.lanes), tiles(self.rows, rows)
         by_columns, by_rows = (tiles(count, shares) / count for count in counts)
@@ -204,8 +207,11 @@ class GemmShape:
     def _far_apart(self, tile_rows: int) -> bool:
         """Return whether packing the weights pays off because their rows lie far apart in memory.
 
-        A cache then holds few of the weights that a tile reads, although each weight is read often.
-        With 1,024 columns, packing halves the time.
+        A cache then holds few of the weights that a register tile reads, although each weight is
+        read often. With 1,024 columns, packing halves the time.
+
+        Args:
+            tile_rows: rows of a register tile.
         """
         return self.columns >= FAR_APART and tiles(self.rows, tile_rows) >= OFTEN
 
@@ -217,17 +223,17 @@ def multiply(
     packed: bool,
     share_of: type[Share] | None = None,
 ) -> PrimFunc:
-    """Build the TensorIR function of a product with the schedule of a config.
+    """Build the TensorIR function of a matrix product with the loops that a config selects.
 
     Args:
         w: the workload.
         product: sizes of the product.
-        values: the config, by knob name.
-        packed: whether the weights are already packed in tiles.
-        share_of: class that builds a parallel task; default `Share`, for float32.
+        values: the config, as knob values by knob name.
+        packed: whether the weights were packed in tiles in advance.
+        share_of: class that builds the loops of one parallel task. Default: `Share`, for float32.
 
     Returns:
-        The scheduled function.
+        The function, which needs no further schedule.
 
     Raises:
         DoesNotApply: the register tile or the unrolled code is too large.
@@ -257,17 +263,19 @@ def multiply(
 
 
 class Share:
-    """Builder of one parallel task: a share of the rows times a share of the columns.
+    """Builder of the loops of one parallel task of a matrix product, in float32.
 
-    Subclasses override how single products are computed.
+    The rows and the columns of the result are divided into contiguous parts, called shares. A task
+    computes one share of the rows times one share of the columns, in register tiles. Subclasses
+    override how single products are computed.
 
     Args:
         arguments: parameters of the function that is being built.
         p: sizes of the product.
-        v: the config, by knob name.
-        lead: index of the product in a batch; empty without a batch.
-        row: number of the share of the rows.
-        column: number of the share of the columns.
+        v: the config, as knob values by knob name.
+        lead: index of the product in a batch, as a list; empty without a batch.
+        row: index of the share of the rows.
+        column: index of the share of the columns.
     """
 
     sums_type = "float32"
@@ -275,11 +283,11 @@ class Share:
 
     @staticmethod
     def weights_shape(p: GemmShape, v: KnobValues) -> tuple[int, ...]:
-        """Return the shape of packed weights.
+        """Return the shape of packed weights: (tiles of columns, depth, columns per tile).
 
         Args:
             p: sizes of the product.
-            v: the config, by knob name.
+            v: the config, as knob values by knob name.
         """
         return tiles(p.columns, p.width(v)), p.depth, p.width(v)
 
@@ -295,7 +303,7 @@ class Share:
         self.columns = share(column, v["column_shares"], self.column_tiles)
 
     def vector_of(self, p: GemmShape) -> int:
-        """Return the number of lanes of a vector of sums.
+        """Return the number of accumulators per vector.
 
         Args:
             p: sizes of the product.
@@ -303,28 +311,23 @@ class Share:
         return p.lanes
 
     def begin(self, column: Expression, at: Expression) -> Expression:
-        """Return the initial value of a sum.
+        """Return the initial value of an accumulator.
 
         Args:
-            column: number of the tile of columns.
-            at: index of the sum within a row of the tile.
+            column: index of the tile of columns.
+            at: index of the accumulator within a row of the tile.
         """
         return tirx.const(0, self.sums_type)
 
     def plus(self, one: Expression, other: Expression) -> Expression:
-        """Add two partial sums.
-
-        Args:
-            one: a partial sum.
-            other: another partial sum.
-        """
+        """Add two partial sums of the same result."""
         return one + other
 
     def write(self, packed: bool) -> None:
-        """Add the whole task to the function that is being built.
+        """Add the loops of the whole task to the function that is being built.
 
         Args:
-            packed: whether the weights are already packed in tiles.
+            packed: whether the weights were packed in tiles in advance.
         """
         p, v = self.p, self.v
         self.height, self.width = v["tile_rows"], p.width(v)
@@ -372,13 +375,18 @@ class Share:
             self._finish(sums, row, column)
 
     def _place(self, row: Expression, column: Expression) -> tuple[Expression, Expression]:
-        """Return the indices of a tile, counted from the first tile of the share."""
+        """Return the indices of a register tile relative to the task's first tile.
+
+        Args:
+            row: index of the tile of rows in the whole matrix.
+            column: index of the tile of columns in the whole matrix.
+        """
         return row - self.rows[0], column - self.columns[0]
 
     def _tiles(self) -> Nest:
-        """Return the loops over the share's register tiles.
+        """Return the two loops over the register tiles of this task.
 
-        The loops yield the number of the tile of rows and the number of the tile of columns.
+        The loops yield the index of the tile of rows and the index of the tile of columns.
         """
 
         def count(whole: int, parts: int, ends: tuple[Expression, Expression]) -> Expression:
@@ -391,17 +399,18 @@ class Share:
         return _Tiles(counts, (self.rows[0], self.columns[0]), bool(self.v["rows_inside"]))
 
     def _sums(self, before: Callable[[int, Expression], Expression]) -> list[list[TirBuffer]]:
-        """Allocate and initialise the buffers of sums of a register tile.
+        """Allocate and initialise the accumulators of a register tile.
 
         TVM puts buffers below 1024 bytes on the stack, and LLVM then keeps them in registers.
 
         Args:
-            before: function that returns the initial value of a sum, given its row and its column
-                within the tile. Only the first chain of partial sums starts with these values; the
-                other chains start with zero.
+            before: function that returns the initial value of an accumulator, given its row and its
+                column within the tile. If each result has several independent partial sums, called
+                chains, only the first chain starts with these values, and the other chains start
+                with zero.
 
         Returns:
-            Buffers by chain and by row of the tile.
+            One buffer of shape (columns of the tile,) per chain and row of the tile.
         """
         tile_columns = self.v["tile_vectors"] * self.vector
         sums = [
@@ -424,12 +433,13 @@ class Share:
         begin: Expression,
         depth: int,
     ) -> None:
-        """Add the products of one register tile over a part of the depth to its sums.
+        """Add the products of one register tile, over a part of the depth, to its accumulators.
 
         Args:
-            sums: buffers of sums, by chain and by row of the tile.
-            row: number of the tile of rows.
-            column: number of the tile of columns.
+            sums: buffers of accumulators, by chain (independent partial sum) and by row of the
+                tile.
+            row: index of the tile of rows.
+            column: index of the tile of columns.
             begin: index along the depth at which the part begins.
             depth: length of the part.
         """
@@ -446,12 +456,12 @@ class Share:
     def add(
         self, sums: list[TirBuffer], row: Expression, column: Expression, k: Expression
     ) -> None:
-        """Add the products of a register tile at one index of the depth.
+        """Add the products of a register tile at one index of the depth to its accumulators.
 
         Args:
-            sums: buffers of sums, by row of the tile.
-            row: number of the tile of rows.
-            column: number of the tile of columns.
+            sums: buffers of accumulators, by row of the tile.
+            row: index of the tile of rows.
+            column: index of the tile of columns.
             k: index along the depth.
         """
         lanes = self.p.lanes
@@ -469,10 +479,10 @@ class Share:
                 T.buffer_store(buffer, buffer[at] + left * right, [at])
 
     def left(self, row: Expression, r: int, k: Expression) -> Expression:
-        """Return the data value of one row, from the packed copy if there is one.
+        """Return one value of the data, read from the packed copy if this task has made a copy.
 
         Args:
-            row: number of the tile of rows.
+            row: index of the tile of rows.
             r: row within the tile.
             k: index along the depth.
         """
@@ -495,28 +505,28 @@ class Share:
                 self.a.finish(self._total(sums, r, c * self.vector + i), place, (channel,))
 
     def first_row(self, row: Expression) -> Expression:
-        """Return the first row of a tile.
+        """Return the index of the first matrix row of a register tile.
 
         Args:
-            row: number of the tile of rows.
+            row: index of the tile of rows.
         """
         return tile_start(row, self.p.rows, self.height)
 
     def number(self, row: Expression, r: Expression, k: Expression) -> Expression:
-        """Return the data value that is broadcast and multiplied, read from the kernel's parameter.
+        """Return one value of the data, read from the kernel's parameter.
 
         Args:
-            row: number of the tile of rows.
+            row: index of the tile of rows.
             r: row within the tile.
             k: index along the depth.
         """
         return self.a.data[(*self.lead, self.first_row(row) + r, k)]
 
     def _pack_data(self) -> TirBuffer:
-        """Add loops that pack the share's rows, so that the values of a tile's rows are adjacent.
+        """Add loops that copy the data of this task, with the values of a tile's rows adjacent.
 
         Returns:
-            A buffer of shape (tiles of rows, depth, rows per tile).
+            The copy, a buffer of shape (tiles of rows, depth, rows per tile).
         """
         shape = (self.most_rows, self.p.depth, self.height)
         packed = T.alloc_buffer(shape, self.sums_type)
@@ -527,10 +537,10 @@ class Share:
         return packed
 
     def pack_weights(self) -> TirBuffer:
-        """Add loops that pack the weights of the share's columns, tile by tile.
+        """Add loops that pack the weights of this task's columns, tile by tile.
 
         Returns:
-            A buffer of shape (tiles of columns, depth, columns per tile).
+            The packed weights, a buffer of shape (tiles of columns, depth, columns per tile).
         """
         packed = T.alloc_buffer((self.most_columns, self.p.depth, self.width), "float32")
         lanes = self.p.lanes
@@ -543,14 +553,14 @@ class Share:
 
 
 class _Tiles(Nest):
-    """Nested loops over tiles of rows and tiles of columns.
+    """Two nested loops over tiles of rows and tiles of columns of a matrix.
 
-    The loops begin at 0, and `first` is added to their indices, because TVM cannot compute features
-    of stores in a loop of one iteration that begins elsewhere.
+    The loops count from 0, and `first` is added to their indices, because TVM cannot compute
+    features of stores in a loop of one iteration that begins elsewhere.
 
     Args:
         counts: number of tiles of rows and number of tiles of columns.
-        first: first tile of rows and first tile of columns.
+        first: index of the first tile of rows and index of the first tile of columns.
         rows_inside: whether the loop over rows is the inner loop.
     """
 

@@ -26,7 +26,7 @@ def is_padded(w: Workload) -> bool:
 
 
 def pad_data(w: Workload, data: Tensor, size: tuple[int, int] | None = None) -> Tensor:
-    """Return a tensor expression for the data with padding.
+    """Return a tensor expression for the data with padding around each image.
 
     Args:
         w: the workload.
@@ -78,7 +78,9 @@ def real_data(
 
 @dataclass(frozen=True)
 class PaddedSource:
-    """Source from which a task reads data, including padding if they were copied.
+    """Source from which a parallel task reads the data of a convolution.
+
+    The source is the kernel's parameter, or a copy of it that includes the padding.
 
     Attributes:
         at: function that returns the value at (block, y, x, i): block of channels, row and column
@@ -141,7 +143,7 @@ class Copies:
         """Add loops that copy the data that some output rows depend on, with padding.
 
         Args:
-            place: number of the image, and number of the first block of channels.
+            place: index of the image, and index of the first block of channels.
             blocks: number of blocks of channels.
             first: first output row.
             rows: number of output rows.

@@ -29,7 +29,7 @@ def nearest_divisor(number: int, wanted: int) -> int:
 
 
 def even_parts(length: int, at_most: int) -> int:
-    """Return the length of the fewest equal parts that cover a length.
+    """Cut a length into as few equal parts as possible, and return the length of a part.
 
     The last part may reach beyond the end.
 

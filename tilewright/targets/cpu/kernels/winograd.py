@@ -134,8 +134,9 @@ def transforms_weights(workload: Workload, m: int) -> bool:
 def _images_take_turns(w: Workload, t: CpuTiling, values: KnobValues) -> bool:
     """Return whether each image passes through all stages before the next image begins.
 
-    The images then share the buffers of transformed data. This is done if the transformed data of
-    all images together would not fit the second-level cache.
+    The stages are input transform, products and inverse transform. The images then share the
+    buffers of transformed data. This is done if the transformed data of all images together would
+    not fit the second-level cache.
     """
     rows, columns = t.covered_size
     size = NUMBER * (values["algorithm"] + 2) ** 2 * w.in_channels * rows * columns
@@ -169,7 +170,7 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     Args:
         w: the workload.
         spec: the processor.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
     """
     m, t = values["algorithm"], _tiling(w, spec, values)
     a = m + 2
@@ -234,7 +235,7 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
 
 
 def _weights(w: Workload, t: CpuTiling, values: KnobValues) -> tuple[Tensor, Tensor]:
-    """Return the function's parameter for the weights, and the transformed weights.
+    """Return the function's parameter for the weights, and the transformed weights, as tensors.
 
     Both results are the same tensor unless the kernel transforms the weights itself.
     """
@@ -270,7 +271,7 @@ def _weights(w: Workload, t: CpuTiling, values: KnobValues) -> tuple[Tensor, Ten
 
 
 def _filter_type(w: Workload) -> str:
-    """Return the element type of untransformed weights, for kernels that transform them.
+    """Return the element type of the weights for kernels that transform weights themselves.
 
     Quantised weights need int16, because an int8 minus its zero point has nine bits.
     """
@@ -307,13 +308,13 @@ def _products(t: CpuTiling, rounds: int, left: Tensor, weights: Tensor) -> Tenso
 
 
 def schedule(function: PrimFunc, w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-    """Apply the schedule of a config to the function of `define`.
+    """Apply the schedule of a config to a convolution with Winograd's algorithm.
 
     Args:
-        function: the function.
+        function: the unscheduled TensorIR function, from `define`.
         w: the workload.
         spec: the processor.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
 
     Returns:
         The scheduled function.
@@ -373,7 +374,7 @@ def _schedule_products(sch: Schedule, part: Block, t: CpuTiling, values: KnobVal
         sch: the schedule, which is changed.
         part: the block that computes the products.
         t: the tile sizes.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
     """
     *spatial, b, c, i = sch.get_loops(part)[-8:]
     tiles, inner = _split_tiles(sch, spatial, t, values)
@@ -385,7 +386,13 @@ def _schedule_products(sch: Schedule, part: Block, t: CpuTiling, values: KnobVal
 
 
 def _schedule_rounds(sch: Schedule, part: Block, t: CpuTiling, values: KnobValues) -> Loop:
-    """Schedule the products with an outer loop over parts of the input channels.
+    """Add an outer loop over parts of the input channels to the schedule of the products.
+
+    Args:
+        sch: the schedule, which is changed.
+        part: the block that computes the products.
+        t: the tile sizes.
+        values: the config, as knob values by knob name.
 
     Returns:
         The loop over the parts.
@@ -414,7 +421,7 @@ def _split_tiles(
         spatial: loops over the row p and the column q of a transformed patch, channel blocks, and
             rows and columns of patches.
         t: the tile sizes.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
 
     Returns:
         The loops over the tiles, and the loops within a tile.
@@ -444,7 +451,7 @@ def _schedule_tile(
     Args:
         sch: the schedule, which is changed.
         block: the block that computes the products.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
         reduced: loops over blocks of input channels and over the channels within a block.
         tile: loops over the channel blocks, rows and columns of the tile.
         lanes: loop over the output channels of a block, which is vectorised.
@@ -459,7 +466,12 @@ def _schedule_tile(
 
 
 def _schedule_weights(sch: Schedule, place: Loop) -> None:
-    """Schedule the transform of those weights that one iteration of the loop `place` reads."""
+    """Schedule the transform of the weights, for the weights that one iteration of a loop reads.
+
+    Args:
+        sch: the schedule, which is changed.
+        place: the loop in which the weights are transformed.
+    """
     columns, squares = sch.get_sblock("columns"), sch.get_sblock("squares")
     sch.compute_at(squares, place, preserve_unit_loops=True)
     *_, p, q, c, i, b = sch.get_loops(squares)
@@ -472,10 +484,14 @@ def _schedule_weights(sch: Schedule, place: Loop) -> None:
 
 
 def _align_planes(sch: Schedule, block: Block) -> None:
-    """Store the (m + 2)² planes of a tensor an odd number of cache lines apart.
+    """Lay out a tensor so that its (m + 2)² planes are an odd number of cache lines apart.
 
     The values of one transform then lie in different sets of a cache. If the planes were a power of
     two apart, the values would lie in the same set and evict each other.
+
+    Args:
+        sch: the schedule, which is changed.
+        block: the block that writes the tensor.
     """
     sch.storage_align(block, 0, 2, 2 * LINE, LINE)
 
@@ -485,12 +501,15 @@ def _schedule_input(
 ) -> None:
     """Schedule the transform of the data.
 
+    The data are transformed per chunk of image rows, or all before the products; the knob `stages`
+    selects one of the two.
+
     Args:
         sch: the schedule, which is changed.
-        values: the config, by knob name. The knob `stages` selects whether data are transformed per
-            chunk, or all before the products.
+        values: the config, as knob values by knob name.
         chunk: loop over chunks of image rows.
-        blocks: the blocks of the transform, in the order of their computation.
+        blocks: the blocks of the transform, in the order of their computation: padded data, patch,
+            half-transformed patch, transformed data.
         image: loop over images, if the data of one image are transformed at a time. None transforms
             the data of all images first.
     """
@@ -538,7 +557,7 @@ def pack(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) -> Arra
         weights: shape (o, c, 3, 3).
         w: the workload.
         spec: the processor.
-        values: the config, by knob name.
+        values: the config, as knob values by knob name.
 
     Returns:
         Transformed weights of shape (o / tile, m + 2, m + 2, c / ib, ib, tile), or untransformed

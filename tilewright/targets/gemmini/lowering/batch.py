@@ -31,7 +31,7 @@ program."""
 
 @dataclass(frozen=True)
 class WorkloadLowering:
-    """Lowering of one workload on one machine.
+    """Compiler of schedules of one workload to programs for one machine.
 
     Attributes:
         workload: the workload.
@@ -72,7 +72,7 @@ class WorkloadLowering:
 
     @cached_property
     def vendor(self) -> tuple[str, TileSchedule]:
-        """Name of the vendor library's tiling rule, and the schedule that the rule chooses."""
+        """Name of the vendor library's tiling rule for this workload, and the rule's schedule."""
         return vendor_schedule(self.geometry, self.spec.machine)
 
     def config_of(self, schedule: TileSchedule) -> tuple[int, ...]:
@@ -152,7 +152,7 @@ def check_program(g: BlockGeometry, m: GemminiMachine, schedule: TileSchedule) -
         schedule: the schedule.
 
     Raises:
-        LoweringFailure: the schedule does not compile.
+        LoweringFailure: a tile does not fit the local memories, or the program would be too long.
     """
     (check_loops if schedule.form == LOOP else check_tiles)(g, m, schedule)
 

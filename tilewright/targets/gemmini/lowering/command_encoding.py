@@ -55,10 +55,10 @@ def encode_array_config(dataflow: int = WEIGHT_STATIONARY) -> Command:
 
 
 def encode_load_config(state: int, stride: int, block_stride: int) -> Command:
-    """Encode the CONFIG command of one of the three load states.
+    """Encode a CONFIG command of the load unit, which holds three independent configurations.
 
     Args:
-        state: index of the load state, 0 to 2.
+        state: index of the configuration, 0 to 2. MVIN, MVIN2 and MVIN3 use one each.
         stride: distance between rows in main memory, in bytes.
         block_stride: distance between blocks of 16 columns in the local memory, in rows.
     """
@@ -66,18 +66,18 @@ def encode_load_config(state: int, stride: int, block_stride: int) -> Command:
 
 
 class StoredPool(NamedTuple):
-    """Pooling configuration of a store.
+    """Configuration of a max-pool that the store unit applies to accumulators.
 
     Attributes:
         size: side length of the square window.
         stride: stride of the window.
-        above: number of padding rows above the sums.
-        left: number of padding columns to the left of the sums.
+        above: number of padding rows above the accumulators.
+        left: number of padding columns to the left of the accumulators.
         out_columns: number of columns of the whole output image.
         rows: number of output rows that the store writes.
         columns: number of output columns that the store writes.
-        sum_rows: number of rows of sums that the store reads.
-        sum_columns: number of columns of sums that the store reads.
+        sum_rows: number of rows of convolution results that the store reads.
+        sum_columns: number of columns of convolution results that the store reads.
     """
 
     size: int

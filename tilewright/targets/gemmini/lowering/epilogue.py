@@ -40,13 +40,13 @@ instruction fields have eight bits."""
 
 @dataclass(frozen=True)
 class StoreEpilogue:
-    """Values that are added to the sums, and the conversion of the sums when they are stored.
+    """Epilogue of a workload: additions to the accumulators, and their conversion to int8.
 
     Attributes:
         has_bias: whether one value per channel is added.
-        constant: constant that is added to each sum.
+        constant: constant that is added to each accumulator.
         residual: factor of the int8 tensor that is added; 0 if there is none.
-        scale: float32 factor that the store multiplies sums by.
+        scale: float32 factor by which the store unit multiplies accumulators.
         relu: whether negative results become 0.
     """
 
@@ -58,17 +58,17 @@ class StoreEpilogue:
 
     @property
     def loads_sums(self) -> bool:
-        """Whether accumulators are initialised with values from memory."""
+        """Whether accumulators start with a bias or a constant from memory, not with 0."""
         return self.has_bias or self.constant != 0
 
     @property
     def most_chained(self) -> int:
-        """Maximum number of products that the array may sum before it writes the sum.
+        """Maximum number of products that the array may add up before it writes to the accumulator.
 
         The array saturates its output to 20 bits. Normally, the limit is the number of products
         whose sum always fits 20 bits. The number is unlimited if a sum that saturates at 20 bits
         also saturates at 8 bits after scaling. This holds if the scale is large enough, nothing
-        else is added to the sum, and all products of an output are summed in one chain.
+        else is added to the sum, and all products of an output are added up at once.
         """
         adds = self.loads_sums or self.residual
         hides = np.rint(np.float32(self.scale) * np.float32(1 - (1 << (ARRAY_OUTPUT_BITS - 1))))
@@ -76,18 +76,19 @@ class StoreEpilogue:
 
 
 def store_epilogue(workload: Workload) -> StoreEpilogue:
-    """Convert the epilogue of a workload to the epilogue of a store.
+    """Convert the epilogue of a workload to operations that the accelerator supports.
 
-    A right shift `>> N` rounds down. This equals rounding the value minus one half to the nearest
-    integer, except for ties. With the next larger float32 number as the scale, ties of positive
-    values are rounded upwards as required. Ties of negative values are rounded downwards, but a
-    ReLU sets negative values to 0.
+    The operations are additions to the accumulators, and scaling, rounding and ReLU in the store
+    unit. A right shift `>> N` rounds down. This equals rounding the value minus one half to the
+    nearest integer, except for ties. With the next larger float32 number as the scale, ties of
+    positive values are rounded upwards as required. Ties of negative values are rounded downwards,
+    but a ReLU sets negative values to 0.
 
     Args:
         workload: the workload.
 
     Raises:
-        WorkloadError: no store computes the epilogue.
+        WorkloadError: the accelerator cannot compute the epilogue.
     """
     steps = list(workload.epilogue)
     relu = _clips(workload, steps)
@@ -188,7 +189,7 @@ def check_pool(w: Workload, pool: Pool, epilogue: StoreEpilogue) -> None:
 
 
 def sums_covered(out: int, pool_stride: int, kernel: int) -> int:
-    """Return the number of adjacent convolution results that some adjacent pooled results need.
+    """Return the number of adjacent convolution results that adjacent pooled results depend on.
 
     The numbers refer to one dimension (rows or columns).
 
@@ -201,7 +202,7 @@ def sums_covered(out: int, pool_stride: int, kernel: int) -> int:
 
 
 def sums_under(first: int, out: int, stride: int, kernel: int, pad: int, size: int) -> range:
-    """Return the range of convolution results that pooled results need, in one dimension.
+    """Return the range of convolution results that pooled results depend on, in one dimension.
 
     The range is clipped to the image.
 

@@ -230,20 +230,24 @@ class BlockGeometry:
 
     @property
     def has_loops(self) -> bool:
-        """Whether the hardware loop LOOP_WS can compute the workload."""
+        """Whether LOOP_WS, the hardware loop over a matrix product, can compute the workload.
+
+        It can compute matrix products and convolutions of single pixels, without a residual.
+        """
         return self.flat and not self.epilogue.residual
 
     @property
     def tap_bytes(self) -> int:
-        """Number of bytes of the weights of one kernel position of one group."""
+        """Size in bytes of the weights of one kernel position of one channel group."""
         return round_up(self.in_channels) * self.weight_stride
 
     @property
     def identities(self) -> list[int]:
-        """Factors of the identity matrices that are multiplied with a residual.
+        """Factors of the identity matrices by which a residual is multiplied.
 
-        The residual is added to the sums by multiplying it with these matrices. An int8 weight is
-        at most 127, so that a larger factor of the residual is the sum of several factors.
+        The residual is added to the accumulators by multiplying it by these matrices. An int8
+        weight is at most 127, so that a larger factor of the residual is the sum of several
+        factors. The list is empty without a residual.
         """
         left, factors = self.epilogue.residual, []
         while left > 0:
@@ -274,9 +278,10 @@ class BlockGeometry:
 
     @property
     def least_sums(self) -> tuple[int, int]:
-        """Minimum numbers of rows and columns of sums that every program computes per image.
+        """Minimum number of rows and of columns of convolution results that are computed per image.
 
-        With a pool, sums that only lie in the gaps between pooling windows are not needed.
+        With a fused max-pool, results that lie only in the gaps between pooling windows are not
+        needed.
         """
         rows, columns = self.sums_of(self.out_height, self.out_width)
         if self.pool is None:
@@ -288,7 +293,10 @@ class BlockGeometry:
         )
 
     def sizes(self) -> dict[str, int]:
-        """Return the size of each tensor in bytes, by role."""
+        """Return the size of each tensor in bytes, by role: `data`, `weight`, `output`, `bias`, ….
+
+        `bias`, `residual` and `identity` are absent if the epilogue does not need them.
+        """
         tensor_bytes = {
             "data": self.images * self.height * self.width * self.data_stride,
             "weight": self.groups * self.kernel_h * self.kernel_w * self.tap_bytes,
@@ -326,9 +334,13 @@ class BlockGeometry:
 
 
 def _groups_together(w: Workload) -> int:
-    """Return the smallest number of adjacent groups whose channels fill whole blocks.
+    """Return the number of adjacent channel groups that are merged into one group.
 
-    Only powers of two are tried. If none fits, the result is the number of all groups.
+    It is the smallest power of two for which the merged channels fill whole blocks of 16. If there
+    is none, all groups are merged.
+
+    Args:
+        w: the workload.
     """
     per_in, per_out = w.in_channels // w.groups, w.out_channels // w.groups
     count = 1
@@ -351,7 +363,7 @@ def summed_inputs(g: BlockGeometry, columns: int) -> int:
 
 
 def chain_ends(inputs: Sequence[int], most: int) -> list[bool]:
-    """Divide the blocks of a reduction into chains, each of which the array adds up as a whole.
+    """Divide blocks of products into chains, each of which the array adds up before writing.
 
     Each chain is as long as possible.
 
@@ -360,7 +372,7 @@ def chain_ends(inputs: Sequence[int], most: int) -> list[bool]:
         most: maximum number of products per chain.
 
     Returns:
-        For each block, whether a chain ends with this block.
+        For each block, whether it is the last block of a chain.
     """
     ends, total = [False] * len(inputs), 0
     for place, count in enumerate(inputs):
@@ -371,12 +383,12 @@ def chain_ends(inputs: Sequence[int], most: int) -> list[bool]:
 
 
 def has_chains(g: BlockGeometry) -> bool:
-    """Return whether the array can add up the products of several blocks in one chain.
+    """Return whether the array can add up the products of several blocks before it writes a result.
 
-    Chains reduce the number of sums that are written to the accumulator. The scale of the epilogue
-    is ignored: workloads that differ only in the scale share their schedules
-    (`targets.workload.canonical`), so they need the same schedule space. If a small scale forbids
-    chains, each block of an output-stationary program is a chain of its own.
+    Such a chain of blocks saves additions in the accumulator. The scale of the epilogue is ignored:
+    workloads that differ only in the scale share their schedules (`targets.workload.canonical`), so
+    they need the same schedule space. If a small scale forbids chains, each block of an
+    output-stationary program is a chain of its own.
 
     Args:
         g: geometry of the workload.
@@ -388,7 +400,13 @@ def has_chains(g: BlockGeometry) -> bool:
 
 
 def _inputs(g: BlockGeometry) -> Iterator[int]:
-    """Yield the number of products that each block adds to an output, in block order."""
+    """Yield the number of products that each block of input channels adds to an output.
+
+    The order is: kernel positions, then blocks of input channels.
+
+    Args:
+        g: geometry of the workload.
+    """
     for _ in range(g.kernel_h * g.kernel_w):
         for block in range(blocks(g.in_channels)):
             yield summed_inputs(g, min(DIM, g.in_channels - block * DIM))

@@ -32,13 +32,14 @@ MOST_LOOPS = 1 << 14
 
 
 def loop_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> CommandTable:
-    """Compile a schedule in the loop form, for a flat workload without a residual.
+    """Compile a schedule of a matrix product to a sequence of LOOP_WS commands, one per tile.
 
-    Two loops alternate, each with half of both local memories. As in the vendor's library, an
-    operand with at most two tiles is loaded only once, and each of its tiles stays in one half.
+    LOOP_WS is the hardware's loop over a matrix product. Two loops alternate, each with half of
+    both local memories. As in the vendor's library, an operand with at most two tiles is loaded
+    only once, and each of its tiles stays in one half.
 
     Args:
-        g: geometry of the workload.
+        g: geometry of the workload, which must be a matrix product without a residual.
         m: the machine.
         s: the schedule.
 
@@ -64,7 +65,7 @@ def loop_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> Comman
 
 
 def check_loops(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> None:
-    """Check that a schedule in the loop form compiles.
+    """Check that a schedule compiles to LOOP_WS commands, the hardware's loop over a product.
 
     Args:
         g: geometry of the workload.
@@ -89,7 +90,12 @@ def check_loops(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> None:
 
 
 def _counts(g: BlockGeometry, s: TileSchedule) -> tuple[int, int, int]:
-    """Return the number of tiles along rows, output channels and input channels."""
+    """Return the number of tiles along rows, output channels and input channels.
+
+    Args:
+        g: geometry of the workload.
+        s: the schedule, which defines the size of a tile.
+    """
     return (
         -(-blocks(g.out_width) // blocks(s.tile_w)), -(-blocks(g.out_channels) // s.tile_n),
         -(-blocks(g.in_channels) // s.tile_k),

@@ -123,12 +123,15 @@ def identity_blocks(g: BlockGeometry) -> NDArray[np.int8]:
 
 
 def constants(g: BlockGeometry, weight: Array, bias: Array | None) -> dict[str, Array]:
-    """Return the constant tensors of a workload in their memory layout, by role.
+    """Convert weights and biases to their memory layout, and add the identity matrices, if any.
 
     Args:
         g: geometry of the workload.
         weight: weights, shape (o, c / groups, kh, kw).
         bias: biases, shape (o,); None if there are none.
+
+    Returns:
+        Packed tensors by role: `weight`, and `bias` and `identity` if the epilogue needs them.
     """
     arrays: dict[str, Array] = {"weight": pack_weight(g, weight)}
     if g.epilogue.loads_sums:

@@ -73,12 +73,12 @@ by a COMPUTE."""
 
 
 class Places(NamedTuple):
-    """Start rows of a stage's operands and sums in the local memories.
+    """Start rows of operands and accumulators of a stage, a part of a tile's multiplications.
 
     Attributes:
         data: first scratchpad row of the data.
         weights: first scratchpad row of the weights.
-        sums: first accumulator row of the sums.
+        sums: first accumulator row of the tile.
     """
 
     data: int
@@ -87,16 +87,17 @@ class Places(NamedTuple):
 
 
 class _Blocks(NamedTuple):
-    """Blocks of weights in the order of their use; each attribute is an array of shape (blocks,).
+    """16 × 16 blocks of weights in the order of their use, each with the data it is multiplied by.
+
+    Each attribute is an array of shape (blocks,).
 
     Attributes:
-        n: index of the output block.
+        n: index of the block of output channels.
         data: scratchpad row of the data for the tile's first pixel.
         weights: scratchpad row of the weights.
         k_columns: number of input channels.
         n_columns: number of output channels.
-        begins: 1 if the block is the first one that writes its sums, else 0, which means that the
-            block adds to them.
+        begins: 1 if the products of the block overwrite the accumulators, 0 if they are added.
     """
 
     n: NDArray[np.int64]
@@ -107,7 +108,7 @@ class _Blocks(NamedTuple):
     begins: NDArray[np.int64]
 
     def by_output(self) -> _Blocks:
-        """Return the blocks sorted by output block."""
+        """Return the blocks sorted by their index of output channels, in a stable order."""
         order = np.argsort(self.n, kind="stable")
         return _Blocks(*(column[order] for column in self))
 
@@ -117,15 +118,18 @@ def stage_products(
 ) -> Pairs:
     """Return the multiplications of a stage as pairs of PRELOAD and COMPUTE commands.
 
+    A stage is the part of a tile's multiplications for a range of input channels, or for the
+    residual.
+
     Args:
         g: geometry of the workload.
         s: the schedule.
         patch: layout of the input pixels in the scratchpad.
-        stage: the stage, which is a part of a tile's multiplications.
-        places: location of the stage's operands and sums.
+        stage: the stage.
+        places: start rows of the stage's operands and accumulators.
 
     Returns:
-        Commands, uint64 array of shape (products, 2, 3).
+        Commands, uint64 array of shape (multiplications, 2, 3).
     """
     groups = np.array(pixel_groups(stage.tile), np.int64)  # shape (groups, 3)
     sums = places.sums + sum_rows(g, stage.tile).T  # shape (output blocks, groups)
@@ -148,15 +152,15 @@ def stage_products(
 def _by_weights(
     places: NDArray[np.int64], blocks: _Blocks, pixels: NDArray[np.int64], rows: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the multiplications of a stage in an order that loads each block of weights only once.
+    """Return multiplications in an order in which each block of weights is loaded only once.
 
-    A block of weights is multiplied with all groups of pixels before the next block is loaded.
+    A block of weights is multiplied by all groups of pixels before the next block is loaded.
 
     Args:
         places: accumulator row of each output block and group of pixels, shape (output blocks,
             groups).
         blocks: the blocks of weights, in the order of their use.
-        pixels: offset of each group's data in a plane of the patch, shape (groups,).
+        pixels: row offset of each group's data in the scratchpad, shape (groups,).
         rows: number of pixels of each group, shape (groups,).
 
     Returns:
@@ -180,16 +184,16 @@ def _chains(
     g: BlockGeometry, s: TileSchedule, stage: TileStage, places: NDArray[np.int64], blocks: _Blocks,
     pixels: NDArray[np.int64], rows: NDArray[np.int64], most: int,
 ) -> NDArray[np.int64]:  # fmt: skip
-    """Return the multiplications of a stage in chains of blocks, whose sums stay in the array.
+    """Return multiplications in chains of blocks, which the array adds up before it writes results.
 
     Args:
         g: geometry of the workload.
         s: the schedule.
-        stage: the stage.
+        stage: the part of a tile's multiplications to return.
         places: accumulator row of each output block and group of pixels, shape (output blocks,
             groups).
         blocks: the blocks of weights, sorted by output block.
-        pixels: offset of each group's data in a plane of the patch, shape (groups,).
+        pixels: row offset of each group's data in the scratchpad, shape (groups,).
         rows: number of pixels of each group, shape (groups,).
         most: maximum number of products per chain.
 
@@ -233,9 +237,16 @@ def _weight_blocks(g: BlockGeometry, patch: Patch, stage: TileStage, places: Pla
 def _residual_blocks(
     g: BlockGeometry, s: TileSchedule, stage: TileStage, places: Places
 ) -> _Blocks:
-    """Return the weight blocks of a stage that adds the residual to the sums.
+    """Return the blocks of weights that add a residual to the accumulators.
 
-    The weights are identity matrices. Each block of the residual is multiplied with all of them.
+    The weights are scaled identity matrices. Each block of the residual is multiplied by all of
+    them.
+
+    Args:
+        g: geometry of the workload.
+        s: the schedule.
+        stage: the part of a tile's multiplications that adds the residual.
+        places: start rows of the residual, the identity matrices and the accumulators.
     """
     tile, count = stage.tile, len(g.identities)
     n, which = (axis.ravel() for axis in np.indices((tile.n_blocks, count)))
@@ -245,7 +256,7 @@ def _residual_blocks(
 
 
 def _columns(total: int, block: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the number of channels of each block; the last block may be incomplete.
+    """Return the number of channels of each block of 16; the last block may be incomplete.
 
     Args:
         total: number of channels of all blocks.
@@ -263,7 +274,7 @@ def _tap_row(g: BlockGeometry, patch: Patch, tap: int) -> int:
         tap: index of the kernel position, row by row.
 
     Returns:
-        Row relative to the first row of the plane.
+        Row relative to the first row of the block of channels.
     """
     row_phase, row = patch.rows.place(tap // g.kernel_w)
     column_phase, column = patch.columns.place(tap % g.kernel_w)
@@ -271,7 +282,7 @@ def _tap_row(g: BlockGeometry, patch: Patch, tap: int) -> int:
 
 
 def nest_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> CommandTable:
-    """Compile a schedule in the nest form, which supports every workload.
+    """Compile a schedule to single load, multiplication and store commands, for any workload.
 
     Args:
         g: geometry of the workload.
@@ -282,7 +293,7 @@ def nest_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> Comman
         Commands, shape (n, 3).
 
     Raises:
-        LoweringFailure: the schedule does not fit.
+        LoweringFailure: a tile does not fit the local memories, or the program would be too long.
     """
     check_tiles(g, m, s)
     return _Nest(g, m, s, Patch.for_schedule(g, s)).program()
@@ -290,7 +301,7 @@ def nest_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> Comman
 
 @dataclass
 class _Buffer:
-    """Ring of buffers for one operand in a local memory.
+    """Ring of equal buffers in a local memory, which hold successive contents of one operand.
 
     Attributes:
         base: first row of the first buffer.
@@ -337,7 +348,7 @@ class _Buffer:
 
 @dataclass
 class _Nest:
-    """Builder of a program in the nest form.
+    """Builder of a program that consists of single load, multiplication and store commands.
 
     Attributes:
         g: geometry of the workload.
@@ -345,7 +356,7 @@ class _Nest:
         s: the schedule.
         patch: layout of a tile's input pixels in the scratchpad.
         made: the commands so far, in parts.
-        known: cached products of stages.
+        known: multiplications of earlier stages, which are reused for equal stages.
         stored: pooling configuration of the latest store; None if there was none.
     """
 
@@ -365,10 +376,11 @@ class _Nest:
         self.sums = _Buffer(0, buffer_rows(self.g, m, s), s.out_buffers)
 
     def program(self) -> CommandTable:
-        """Return the commands of all stages.
+        """Return the commands of the whole program, an array of shape (n, 3).
 
-        With double buffers, operands are loaded one stage ahead and results are stored one stage
-        later.
+        A stage is the part of a tile's multiplications for a range of input channels. With two
+        buffers, operands are loaded one stage ahead and results are stored one stage later, while
+        the array multiplies.
         """
         g, s = self.g, self.s
         self._add_commands(
@@ -410,13 +422,13 @@ class _Nest:
         self.made.append(commands(given))
 
     def _multiply(self, pairs: Pairs, *beside: Sequence[Command]) -> None:
-        """Append products to the program, together with the pending loads and stores.
+        """Append multiplications to the program, together with pending load and store commands.
 
-        In the form `SPREAD`, the loads and stores are interleaved with the products. Otherwise they
-        precede the products.
+        If the schedule's form is `SPREAD`, loads and stores are evenly distributed between the
+        multiplications. Otherwise they precede the multiplications.
 
         Args:
-            pairs: the products.
+            pairs: commands of the multiplications, shape (multiplications, 2, 3).
             *beside: sequences of load and store commands.
         """
         if self.s.form != SPREAD:
@@ -432,9 +444,12 @@ class _Nest:
         self.made.append(every[np.argsort(np.concatenate(places), kind="stable")])
 
     def _load_operands(self, stage: TileStage) -> tuple[list[Command], Places]:
-        """Return the commands that load a stage's operands, and the places of the operands.
+        """Return the commands that load a stage's operands, and the start rows of the operands.
 
         Operands that are already in the scratchpad are not loaded again.
+
+        Args:
+            stage: the part of a tile's multiplications.
         """
         g, tile, loads = self.g, stage.tile, list[Command]()
         where = (tile.group, tile.image, tile.out_y, tile.out_x)
@@ -456,7 +471,11 @@ class _Nest:
         return loads, Places(self.data.row, self.weights.row, self.sums.row)
 
     def _load_initial_sums(self, tile: Tile) -> list[Command]:
-        """Return the commands that load the initial values of a tile's sums."""
+        """Return the commands that load a tile's biases into its accumulators; none without biases.
+
+        Args:
+            tile: the tile.
+        """
         g = self.g
         if not g.epilogue.loads_sums:
             return []
@@ -476,7 +495,7 @@ class _Nest:
 
         Args:
             tile: the tile.
-            sums: first accumulator row of the tile's sums.
+            sums: first accumulator row of the tile.
         """
         g, stores = self.g, list[Command]()
         total = g.out_channels_of(tile.group)
@@ -494,15 +513,15 @@ class _Nest:
         return stores
 
     def _pooled_stores(self, tile: Tile, pool: Pool, sums: int) -> list[Command]:
-        """Return the MVOUT commands that pool and store the sums of a tile.
+        """Return the commands that apply a max-pool to a tile's accumulators and store the results.
 
-        There is one command per block of channels. If the pooling configuration differs from that
-        of the previous tile, a CONFIG command comes first, and `self.stored` is updated.
+        There is one MVOUT command per block of channels. If the pooling configuration differs from
+        that of the previous tile, a CONFIG command comes first, and `self.stored` is updated.
 
         Args:
             tile: the tile.
             pool: the pool of the workload.
-            sums: first accumulator row of the tile's sums.
+            sums: first accumulator row of the tile.
         """
         g, stores = self.g, list[Command]()
         total = g.out_channels_of(tile.group)
@@ -523,7 +542,12 @@ class _Nest:
         return stores
 
     def _products(self, stage: TileStage, places: Places) -> Pairs:
-        """Return the products of a stage. Stages with equal products share a cached result."""
+        """Return the multiplications of a stage, from the cache if an equal stage came before.
+
+        Args:
+            stage: the part of a tile's multiplications.
+            places: start rows of the stage's operands and accumulators.
+        """
         tile, g = stage.tile, self.g
         at_end = (
             g.out_channels_of(tile.group) - tile.n * DIM < tile.n_blocks * DIM,

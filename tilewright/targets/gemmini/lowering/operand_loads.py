@@ -24,13 +24,16 @@ memory."""
 
 @dataclass(frozen=True)
 class Axis:
-    """One dimension of a tile's input pixels, split into phases.
+    """One dimension of a tile's input pixels, sorted so that the array reads consecutive rows.
+
+    Pixels are divided into phases: the phase of a pixel is its position modulo the stride. One
+    kernel position reads consecutive pixels of one phase.
 
     Attributes:
         stride: stride of the convolution.
         dilation: dilation of the convolution.
-        phases: the phases (positions modulo the stride) that kernel positions read.
-        length: number of positions per phase for a whole tile.
+        phases: the phases that kernel positions read.
+        length: number of pixels per phase for a whole tile.
     """
 
     stride: int
@@ -40,10 +43,10 @@ class Axis:
 
     @classmethod
     def for_tile(cls, kernel: int, stride: int, dilation: int, tile: int) -> Axis:
-        """Compute the phases for a tile.
+        """Determine which pixels a tile reads along one dimension.
 
         Args:
-            kernel: kernel size along this axis.
+            kernel: kernel size along this dimension.
             stride: stride of the convolution.
             dilation: dilation of the convolution.
             tile: number of outputs per tile.
@@ -55,24 +58,24 @@ class Axis:
         """Locate the pixel that a kernel position reads for the tile's first output.
 
         Args:
-            tap: index of the kernel position along this axis.
+            tap: index of the kernel position along this dimension.
 
         Returns:
-            Index of the pixel's phase, and its position within the phase.
+            Index of the pixel's phase (position modulo the stride), and its index within the phase.
         """
         position, phase = divmod(tap * self.dilation, self.stride)
         return self.phases.index(phase), position
 
     def read_positions(self, kernel: int, phase: int, outputs: int) -> tuple[int, int]:
-        """Return the range of positions of a phase that a number of adjacent outputs read.
+        """Return the range of pixels of one phase that adjacent outputs read.
 
         Args:
-            kernel: kernel size along this axis.
-            phase: the phase, which is the offset of a pixel modulo the stride.
+            kernel: kernel size along this dimension.
+            phase: the phase, which is the position of a pixel modulo the stride.
             outputs: number of outputs.
 
         Returns:
-            First position, and the position after the last one.
+            First index within the phase, and the index after the last one.
         """
         positions = [
             tap * self.dilation // self.stride
@@ -86,8 +89,9 @@ class Axis:
 class Patch:
     """Layout of a tile's input pixels in the scratchpad.
 
-    Each block of 16 channels is stored as a plane of `plane_rows` rows. Within a plane, pixels are
-    ordered by row phase, row, column phase and column.
+    Each block of 16 channels is stored as a plane of `plane_rows` rows, with one pixel per row.
+    Within a plane, pixels are ordered by row phase, row, column phase and column. A phase is a
+    position modulo the stride.
 
     Attributes:
         rows: the vertical dimension.
@@ -122,13 +126,14 @@ class Patch:
         return len(self.rows.phases) * self.rows.length * self.line_rows
 
     def pixel_row(self, row_phase: int, row: int, column_phase: int, column: int) -> int:
-        """Return the scratchpad row of a pixel, relative to the first row of its plane.
+        """Return the scratchpad row of a pixel, relative to the first row of its block of channels.
 
         Args:
-            row_phase: index of the pixel's phase among the vertical phases.
-            row: position within the vertical phase.
-            column_phase: index of the pixel's phase among the horizontal phases.
-            column: position within the horizontal phase.
+            row_phase: index of the pixel's phase (row modulo the stride) among the vertical phases.
+            row: index within the vertical phase.
+            column_phase: index of the pixel's phase (column modulo the stride) among the horizontal
+                phases.
+            column: index within the horizontal phase.
         """
         line = row_phase * self.rows.length + row
         return line * self.line_rows + column_phase * self.columns.length + column
@@ -139,8 +144,9 @@ def load_patch(g: BlockGeometry, patch: Patch, stage: TileStage, base: int) -> l
 
     Args:
         g: geometry of the workload.
-        patch: layout of the pixels.
-        stage: the stage.
+        patch: layout of the pixels in the scratchpad.
+        stage: the part of a tile's multiplications that reads the pixels. It defines the range of
+            input channels.
         base: first row in the scratchpad.
     """
     tile, loads = stage.tile, list[Command]()
@@ -176,9 +182,9 @@ def load_patch(g: BlockGeometry, patch: Patch, stage: TileStage, base: int) -> l
 def _positions_inside(
     x: int, stride: int, width: int, first: int, last: int
 ) -> tuple[int, int] | None:
-    """Return the range of positions whose pixels are inside the image.
+    """Return the range of positions whose pixels lie inside the image, in one row of pixels.
 
-    The pixel of a position is in column x + position · stride.
+    The pixel of position p is in column x + p · stride.
 
     Args:
         x: column of position 0; negative if it is in the padding.
@@ -199,12 +205,12 @@ def _line(
     at: int, columns: int, positions: tuple[int, int], inside: tuple[int, int] | None, memory: int,
     stride: int,
 ) -> list[Command]:  # fmt: skip
-    """Return the MVIN commands that load a line of pixels, up to 16 pixels per command.
+    """Return the MVIN commands that load one row of pixels, up to 16 pixels per command.
 
     Args:
         at: scratchpad row of position 0.
-        columns: number of columns of each row.
-        positions: first position of the line, and the position after the last one.
+        columns: number of channels per pixel.
+        positions: first position to load, and the position after the last one.
         inside: first position that is in memory, and the position after the last one; None if no
             position is in memory. Zeros are written for all other positions.
         memory: address of position 0 in main memory.
@@ -222,9 +228,9 @@ def _line(
 
 
 def load_residual(g: BlockGeometry, s: TileSchedule, tile: Tile, base: int) -> list[Command]:
-    """Return the MVIN commands that load a tile's residual.
+    """Return the MVIN commands that load a tile's residual, the tensor to be added to the output.
 
-    Each block of channels is a plane with the tile's pixels.
+    Each block of channels is stored separately, with one row per pixel of the tile.
 
     Args:
         g: geometry of the workload.
@@ -249,13 +255,13 @@ def load_residual(g: BlockGeometry, s: TileSchedule, tile: Tile, base: int) -> l
 
 
 def load_weights(g: BlockGeometry, stage: TileStage, base: int) -> list[Command]:
-    """Return the MVIN2 commands that load a stage's weights, 16 rows per block.
+    """Return the MVIN2 commands that load the weights of a stage, 16 rows per block.
 
-    The blocks are ordered by kernel tap, input block and output block.
+    The blocks are ordered by kernel position, input block and output block.
 
     Args:
         g: geometry of the workload.
-        stage: the stage.
+        stage: the part of a tile's multiplications that uses the weights.
         base: first row in the scratchpad.
     """
     tile, loads, at = stage.tile, list[Command](), base

@@ -64,7 +64,7 @@ def hidden_row(
     Args:
         m: the machine.
         stream: the program.
-        plain: the program with unrolled loops.
+        plain: the same program with its hardware loops replaced by the commands that they generate.
 
     Returns:
         Float64 array of shape (features,).

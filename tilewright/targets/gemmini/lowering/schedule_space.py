@@ -26,22 +26,24 @@ accumulator holds 32 blocks."""
 class TileSchedule(NamedTuple):
     """Knob values of a schedule.
 
+    A stage is the part of a tile's multiplications for a range of input channels.
+
     Attributes:
-        form: form of the program. `LOOP` uses the hardware loop. `SPREAD` and `FIRST` are nest
-            forms: `SPREAD` interleaves the loads and stores of a stage with its products, `FIRST`
-            issues them before the products.
+        form: form of the program. `LOOP` uses the hardware loop LOOP_WS. The other two forms use
+            single commands: `SPREAD` distributes the loads and stores of a stage between its
+            multiplications, `FIRST` issues them before the multiplications.
         order: the outer loop over tiles: `PIXELS_OUTSIDE` or `CHANNELS_OUTSIDE`.
         tile_h: tile height in output pixels.
         tile_w: tile width in output pixels.
         tile_n: tile size in blocks of output channels.
         tile_k: tile size in blocks of input channels.
         in_buffers: number of buffers per operand, 1 or 2. The form `LOOP` always has two.
-        out_buffers: number of buffers for sums, 1 or 2. The form `LOOP` always has two.
+        out_buffers: number of buffers for accumulators, 1 or 2. The form `LOOP` always has two.
         store_blocks: number of channel blocks that one store command writes.
-        walk: order of the products of a stage. `WEIGHTS_OF_A_CHANNEL_FIRST` computes one block of
-            output channels after the other. `ALL_CHANNELS_FIRST` alternates between them.
-        dataflow: `WEIGHT_STATIONARY` if weights stay in the array, `OUTPUT_STATIONARY` if sums stay
-            there. The form `LOOP` keeps the weights.
+        walk: order of the multiplications of a stage. `WEIGHTS_OF_A_CHANNEL_FIRST` computes one
+            block of output channels after the other. `ALL_CHANNELS_FIRST` alternates between them.
+        dataflow: `WEIGHT_STATIONARY` if weights stay in the array, `OUTPUT_STATIONARY` if sums of
+            products stay there. The form `LOOP` keeps the weights.
     """
 
     form: int
@@ -90,7 +92,11 @@ def space_of(g: BlockGeometry, rule: TileSchedule) -> Space:
 def _widths(g: BlockGeometry) -> tuple[int, ...]:
     """Return the candidate tile widths in output pixels.
 
-    They are whole blocks, or equal parts of the width if the sums are pooled.
+    They are multiples of 16 pixels. With a fused max-pool, they are equal parts of the image's
+    width.
+
+    Args:
+        g: geometry of the workload.
     """
     if g.pool is not None:
         return _thin_out({-(-g.out_width // parts) for parts in range(1, g.out_width + 1)})
@@ -110,9 +116,12 @@ def _steps(count: int, most: int = MOST_VALUES) -> tuple[int, ...]:
 
 
 def _request_steps(count: int) -> tuple[int, ...]:
-    """Return candidate sizes for a number of channel blocks.
+    """Return candidate tile sizes for a dimension of channels, in blocks of 16 channels.
 
-    If there are too many, only sizes that whole memory requests can load are kept.
+    If there are more than `MOST_VALUES`, only sizes that whole memory requests can load are kept.
+
+    Args:
+        count: size of the dimension, in blocks.
     """
     values = _steps(count, most=MOST_TILE_BLOCKS)
     if len(values) <= MOST_VALUES:
@@ -134,6 +143,10 @@ def _thin_out(result: set[int], most: int = MOST_VALUES) -> tuple[int, ...]:
 
     The remaining sizes are evenly spaced by rank, and always include the smallest and the largest
     size.
+
+    Args:
+        result: the tile sizes.
+        most: maximum number of sizes to keep.
     """
     values, last = sorted(result), len(result) - 1
     if last < most:

@@ -45,10 +45,10 @@ def check_rows(name: str, what: str, rows: int, room: int) -> None:
 
 
 def buffer_rows(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> int:
-    """Return the number of accumulator rows per buffer for the sums of a tile.
+    """Return the number of accumulator rows that a buffer for one tile takes.
 
-    Pooled sums must lie in one bank, because the hardware makes a pooled store wait for all sums up
-    to the end of the bank in which it begins.
+    Accumulators that a max-pool reads must lie in one bank, because the hardware makes a pooled
+    store wait for all accumulators up to the end of the bank in which it begins.
 
     Args:
         g: geometry of the workload.
@@ -60,7 +60,7 @@ def buffer_rows(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> int:
 
 
 def check_tiles(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> None:
-    """Check that the tiles of a nest-form schedule fit the local memories.
+    """Check that the tiles of a program without hardware loops fit the local memories.
 
     Args:
         g: geometry of the workload.

@@ -16,15 +16,17 @@ from tilewright.targets.gemmini.spec import DIM
 
 
 class Tile(NamedTuple):
-    """A part of the output of a workload.
+    """A part of the output of a workload, and the convolution results that it depends on.
+
+    The two differ only if a max-pool is fused with the convolution.
 
     Attributes:
         group: index of the channel group.
         image: index of the image.
-        y: first row of the sums (convolution results).
-        x: first column of the sums.
-        height: number of rows of the sums.
-        width: number of columns of the sums.
+        y: first row of the convolution results.
+        x: first column of the convolution results.
+        height: number of rows of the convolution results.
+        width: number of columns of the convolution results.
         n: index of the first block of output channels in the group.
         n_blocks: number of blocks of output channels.
         out_y: first row of the output. Without a pool, `out_y`, `out_x`, `out_height` and
@@ -120,8 +122,8 @@ def _sums(g: BlockGeometry, y: int, height: int, x: int, width: int) -> tuple[ra
 def stages(g: BlockGeometry, s: TileSchedule) -> list[TileStage]:
     """Return the stages of all tiles in execution order.
 
-    A tile has one stage per range of input channels. If the workload has a residual, the last stage
-    of each tile adds it.
+    A stage is the part of a tile's multiplications for a range of input channels. If the workload
+    has a residual, the last stage of each tile adds it.
 
     Args:
         g: geometry of the workload.
@@ -143,7 +145,7 @@ def stages(g: BlockGeometry, s: TileSchedule) -> list[TileStage]:
 def pixel_groups(tile: Tile) -> list[tuple[int, int, int]]:
     """Divide the pixels of a tile into groups of up to 16 pixels in one row.
 
-    One multiplication processes one group.
+    The array processes one group per multiplication.
 
     Args:
         tile: the tile.
@@ -155,10 +157,10 @@ def pixel_groups(tile: Tile) -> list[tuple[int, int, int]]:
 
 
 def sum_rows(g: BlockGeometry, tile: Tile) -> NDArray[np.int64]:
-    """Return the accumulator rows at which the sums of a tile are stored.
+    """Return the accumulator rows that hold the convolution results of a tile.
 
-    Each group of up to 16 pixels occupies 16 rows per block of channels. Sums that will be pooled
-    are stored without gaps instead.
+    Each group of up to 16 pixels occupies 16 rows per block of channels. Results that a max-pool
+    reads are stored without gaps instead.
 
     Args:
         g: geometry of the workload.

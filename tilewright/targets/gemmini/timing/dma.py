@@ -131,14 +131,17 @@ NOBODY = -1
 
 @stage
 def request_log(address: int, left: int) -> int:
-    """Return log2 of the size of the request that covers most of the next `left` bytes.
+    """Choose the size of the next memory request: the size that covers most of the data.
 
     A request begins at a multiple of its size, so a larger request can begin further before
-    `address`. If several sizes cover the same number of bytes, the smallest is returned.
+    `address`. If several sizes cover the same number of bytes, the smallest is chosen.
 
     Args:
         address: address of the next byte.
         left: number of bytes that are still to be transferred.
+
+    Returns:
+        Base-2 logarithm of the size in bytes.
     """
     best, most = SMALLEST_LOG, 0
     for log in range(SMALLEST_LOG, LARGEST_LOG + 1):
@@ -150,7 +153,11 @@ def request_log(address: int, left: int) -> int:
 
 @stage
 def step_reader(s: UnitState) -> None:
-    """Simulate one cycle of the DMA reader, from its buffer at the crossbar back to its queue."""
+    """Simulate one cycle of the DMA reader, from its buffer at the crossbar back to its queue.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+    """
     retries = False
     retried_xact, retried_page = s[RD_OUT_XACT], s[RD_OUT_PAGE]
     if s[RD_OUT_VALID]:
@@ -184,7 +191,12 @@ def step_reader(s: UnitState) -> None:
 
 @stage
 def request(s: UnitState) -> bool:
-    """Create the next request for the row that the reader works on.
+    """Create the next memory request for the row that the DMA reader works on.
+
+    The request takes a free transaction number.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
 
     Returns:
         Whether it is the last request of the row.
@@ -219,10 +231,10 @@ def request(s: UnitState) -> bool:
 
 @stage
 def copy_beat(s: UnitState, to: int, source: int) -> None:
-    """Copy all fields of a beat within the state.
+    """Copy one beat, the data that the memory port transfers in a cycle, within the state.
 
     Args:
-        s: state of all units, shape (STATE_WORDS,).
+        s: state of all units, shape (STATE_WORDS,); changed in place.
         to: position of the destination.
         source: position of the beat.
     """
@@ -233,6 +245,9 @@ def copy_beat(s: UnitState, to: int, source: int) -> None:
 @stage
 def step_writer(s: UnitState) -> bool:
     """Simulate one cycle of the DMA writer, from its buffer at the crossbar back to its row.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
 
     Returns:
         Whether the writer accepts another row.
@@ -279,9 +294,13 @@ def step_writer(s: UnitState) -> bool:
 
 @stage
 def send_beat(s: UnitState) -> bool:
-    """Create the next beat of the row that the writer works on.
+    """Create the next beat of the row that the DMA writer works on.
 
-    The first beat of a request takes a transaction number.
+    A beat is the data that the memory port transfers in a cycle. The first beat of a request takes
+    a transaction number.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
 
     Returns:
         Whether it is the last beat of the row.
@@ -327,9 +346,12 @@ def send_beat(s: UnitState) -> bool:
 
 @stage
 def take_row(s: UnitState) -> None:
-    """Take the oldest block of a row from the store data path's issue queue.
+    """Move the oldest block of 16 columns from the store path's issue queue to the DMA writer.
 
     The writer collects the blocks of a row, and begins to send the row when its last block arrives.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
     """
     at = entry_at(s, ISSUE_Q, ISSUE_ENTRIES, SQ_FIELDS, 0)
     s[WR_ADDRESS] = s[at + SQ_ADDRESS]
@@ -345,6 +367,9 @@ def answer_translation(s: UnitState) -> None:
 
     Only one of the two units, reader and writer, can be answered per cycle. `TLB_MISS` records for
     each unit whether its request remains without an answer.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
     """
     granted = -1
     if s[TLB_ASKS + TLB_WRITER]:
@@ -383,14 +408,25 @@ def ask_translation(s: UnitState, client: int, valid: int, page: int) -> None:
 
 @stage
 def forget_pages(s: UnitState) -> None:
-    """Execute a FLUSH: the reader and the writer forget the page that they translated last."""
+    """Execute a FLUSH: the reader and the writer forget the page that they translated last.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+    """
     s[TLB_KNOWN + TLB_WRITER] = 0
     s[TLB_KNOWN + TLB_READER] = 0
 
 
 @stage
 def move_responses(s: UnitState, m: GemminiMachine) -> None:
-    """Move one response beat from the port to its unit, and one from memory to the port."""
+    """Move one beat of a response from the port to its DMA unit, and one from memory to the port.
+
+    A beat is the data that the memory port transfers in a cycle.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+        m: the machine.
+    """
     if s[D_BUFFER + COUNT] > 0:
         at = entry_at(s, D_BUFFER, BUFFER_ENTRIES, 2, 0)
         target = RD_D_BUFFER if s[at] >= XACTS else WR_D_BUFFER
@@ -413,10 +449,16 @@ def move_responses(s: UnitState, m: GemminiMachine) -> None:
 
 @stage
 def move_requests(s: UnitState, m: GemminiMachine) -> int:
-    """Move one request beat from the port to memory, and one from the crossbar to the port.
+    """Move one beat of a request from the port to memory, and one from the crossbar to the port.
+
+    A beat is the data that the memory port transfers in a cycle.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+        m: the machine.
 
     Returns:
-        The request whose first beat was at the port, encoded as transaction + 64 · bytes, or
+        The request whose first beat left the port, encoded as transaction + 64 · bytes, or
         `NOBODY`.
     """
     seen = NOBODY
@@ -441,7 +483,15 @@ def move_requests(s: UnitState, m: GemminiMachine) -> int:
 
 @stage
 def cross(s: UnitState) -> None:
-    """Choose whether the crossbar serves the reader or the writer, and transfer one beat."""
+    """Transfer one beat of the DMA reader or writer through the crossbar to the memory port.
+
+    A beat is the data that the port transfers in a cycle. The crossbar serves the two units
+    alternately; a write keeps the crossbar until its last beat. Nothing happens if the port has no
+    room.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+    """
     reads, writes = s[RD_BUFFER + COUNT] > 0, s[WR_BUFFER + COUNT] > 0
     room = has_room(s, PORT_BUFFER, BUFFER_ENTRIES)
     if s[XB_BEATS_LEFT] == 0:

@@ -98,6 +98,10 @@ def step_execute(s: UnitState, m: GemminiMachine) -> None:
 
     At most one command completes per cycle. Commands whose results leave the array have priority
     over commands that wait in `EX_PENDING`.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+        m: the machine.
     """
     for bank in range(MOST_BANKS):
         s[EX_READS + bank] = 0
@@ -132,7 +136,7 @@ def step_execute(s: UnitState, m: GemminiMachine) -> None:
 
 @stage
 def head(s: UnitState, m: GemminiMachine, n: int) -> int:
-    """Return the position in the state of the n-th oldest command in the controller's queue.
+    """Return the position of the n-th oldest command in the execute controller's queue.
 
     If the queue is shorter, the position holds an old command.
 
@@ -140,6 +144,9 @@ def head(s: UnitState, m: GemminiMachine, n: int) -> int:
         s: state of all units, shape (STATE_WORDS,).
         m: the machine.
         n: index of the command; the oldest command is number 0.
+
+    Returns:
+        Index into `s`.
     """
     return entry_at(s, EX_Q, m.execute_queue, EX_FIELDS, n)
 
@@ -153,6 +160,10 @@ def choose_step(s: UnitState, m: GemminiMachine) -> None:
       operands.
     - A COMPUTE always starts. The PRELOAD after it joins the step under the same conditions.
     - The array is flushed if results would otherwise stay in it.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+        m: the machine.
     """
     count = s[EX_Q + COUNT]
     products = has_products(s)
@@ -190,7 +201,13 @@ def choose_step(s: UnitState, m: GemminiMachine) -> None:
 
 @stage
 def configure_array(s: UnitState, a: int, b: int) -> None:
-    """Apply a CONFIG_EX command to the execute controller."""
+    """Apply a CONFIG_EX command to the execute controller.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+        a: first operand of the command.
+        b: second operand of the command.
+    """
     s[EX_A_STRIDE], s[EX_C_STRIDE] = bits(a, 16, 16), bits(b, 48, 16)
     if bits(a, 7, 1) == 0:
         s[EX_DATAFLOW] = bits(a, 2, 1)
@@ -199,10 +216,15 @@ def configure_array(s: UnitState, a: int, b: int) -> None:
 
 @stage
 def feed(s: UnitState, m: GemminiMachine) -> None:
-    """Simulate one cycle of a step: read the next row of each operand, if possible.
+    """Simulate one cycle of a PRELOAD or COMPUTE: read the next row of each operand, if possible.
 
     An operand waits if it is one row ahead of another operand, if its bank is busy, or if another
-    operand reads from the same bank in this cycle. Nothing advances if the control queue is full.
+    operand reads from the same bank in this cycle. Nothing advances if the control queue, which
+    tells the array which rows to expect, is full.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+        m: the machine.
     """
     performs = s[EX_PERFORMS]
     stationary = s[EX_DATAFLOW] == WEIGHT_STATIONARY
@@ -405,14 +427,14 @@ def can_read(s: UnitState, m: GemminiMachine, source: int, address: int, offset:
 
 @stage
 def read_row(s: UnitState, source: int, fires: bool, ready: bool) -> None:
-    """Request a row of an operand from a bank.
+    """Request a row of an operand from a bank of a local memory.
 
     A scratchpad bank is requested only if the control queue has room. An accumulator bank is
     requested in any case.
 
     Args:
-        s: state of all units, shape (STATE_WORDS,).
-        source: the bank; accumulator banks are numbered after scratchpad banks.
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+        source: number of the bank; accumulator banks are numbered after scratchpad banks.
         fires: whether the bank can deliver the row in this cycle.
         ready: whether the control queue has room.
     """
@@ -429,14 +451,14 @@ def read_row(s: UnitState, source: int, fires: bool, ready: bool) -> None:
 
 @stage
 def put_operand(s: UnitState, to: int, operand: int, fires: bool, source: int, needs: bool) -> None:
-    """Write the fields of an operand into an entry of the control queue.
+    """Record in an entry of the control queue which row the array receives for an operand.
 
     Args:
-        s: state of all units, shape (STATE_WORDS,).
-        to: position of the entry.
-        operand: the operand: A, B or D.
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+        to: position of the entry in `s`.
+        operand: the operand: 0 for A, 1 for B, 2 for D.
         fires: whether the operand advances by a row in this cycle.
-        source: bank that the row is read from.
+        source: number of the bank that the row is read from.
         needs: whether a row is read at all.
     """
     field = to + CN_OPERANDS + operand * OPERAND_FIELDS
@@ -452,6 +474,10 @@ def unroll_transposed(s: UnitState, m: GemminiMachine) -> None:
     The transposer needs an additional step to bring transposed weights into the array. A PRELOAD of
     such weights with its COMPUTE therefore becomes four commands: a PRELOAD of the weights without
     destination, a COMPUTE, a PRELOAD of the destination without weights, and the original COMPUTE.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+        m: the machine.
     """
     count = s[UN_Q + COUNT]
     if count == 0:

@@ -80,7 +80,11 @@ NO_WRITE, TO_SCRATCHPAD, TO_ACCUMULATOR = 0, 1, 2
 
 @stage
 def latch_reads(s: UnitState) -> None:
-    """Begin a cycle: move the rows that were read in the previous cycle to the banks' outputs."""
+    """Begin a cycle: move the rows that were read in the previous cycle to the banks' outputs.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+    """
     for bank in range(MOST_BANKS):
         s[BANK_READ + bank] = s[BANK_NEXT + bank]
         s[BANK_NEXT + bank] = 0
@@ -115,10 +119,10 @@ def stage_mask(stages: int, taken: int) -> int:
 
 @stage
 def moved(stages: int, free: int, enters: bool) -> int:
-    """Return a pipeline's occupied stages after the rows that can move have moved by one stage.
+    """Advance the rows in a pipeline by one stage, as far as they can move.
 
     Args:
-        stages: bit mask of the stages that hold a row.
+        stages: bit mask of the stages that hold a row. Bit 0 is the first stage.
         free: bit mask of the stages whose row can move on, from `stage_mask`.
         enters: whether a new row enters the first stage.
 
@@ -135,6 +139,9 @@ def drain_banks(s: UnitState) -> None:
     """Move rows from the banks' outputs into the pipelines, and record which banks can be read.
 
     A bank can be read if its output register is free.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
     """
     for bank in range(MOST_BANKS):
         holds, read = s[BANK_HOLDS + bank], s[BANK_READ + bank]
@@ -212,7 +219,11 @@ def accumulator_ready(s: UnitState, bank: int, row: int) -> bool:
 
 @stage
 def move_writes(s: UnitState) -> None:
-    """End a cycle: move accumulator writes to the next stage, the adder or the bank."""
+    """End a cycle: move accumulator writes to the next stage, the adder or the bank.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+    """
     for bank in range(MOST_ACC_BANKS):
         s[ACC_PIPE_1 + bank] = s[ACC_PIPE_0 + bank]
         s[ACC_PIPE_0 + bank] = s[ACC_WRITTEN + bank]
@@ -252,6 +263,10 @@ def write_local(s: UnitState, m: GemminiMachine) -> None:
 
     Results of the array have priority. Loaded rows and rows of zeros wait in registers in front of
     the banks; a row that is written leaves its register.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+        m: the machine.
     """
     for bank in range(MOST_BANKS):
         s[WRITES + bank] = 0
@@ -271,15 +286,15 @@ def write_local(s: UnitState, m: GemminiMachine) -> None:
 
 @stage
 def offer(s: UnitState, bank: int, row: int, adds: int) -> bool:
-    """Offer a row to an accumulator bank, and record the write if it is possible.
+    """Start the write of a row to an accumulator bank, if it is possible in this cycle.
 
     An accumulating write must wait while an earlier write to the same row is in the adder.
 
     Args:
         s: state of all units, shape (STATE_WORDS,); changed in place.
-        bank: the accumulator bank.
+        bank: number of the accumulator bank.
         row: row within the bank.
-        adds: whether the row is added to the stored row.
+        adds: 1 if the row is added to the stored row, 0 if it replaces the stored row.
 
     Returns:
         Whether the row is written in this cycle.
@@ -298,6 +313,10 @@ def write_loaded(s: UnitState, m: GemminiMachine) -> None:
 
     There are three candidates, each in its own register: a loaded int8 row, a loaded int32 row and
     a row of zeros.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+        m: the machine.
     """
     row, pixels = s[PR_ROW], s[PR_PIXELS]
     narrow = s[PR_VALID] == 1 and not underflows(m, row, pixels)

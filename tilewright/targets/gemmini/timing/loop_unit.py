@@ -102,9 +102,12 @@ NOBODY = -1
 
 @stage
 def settings_at(loop: int) -> int:
-    """Return the position of a loop's settings in the state.
+    """Return the position in the state of the settings of a hardware loop.
 
     Kernels are compiled without reference counting, so they cannot return a view of the settings.
+
+    Args:
+        loop: which of the two loops, 0 or 1.
     """
     return LW_LOOPS + loop * LOOP_SETTINGS
 
@@ -132,6 +135,11 @@ def run_loops(s: UnitState, m: GemminiMachine, c: Commands) -> None:
 
     Commands that leave the reservation station are not counted here but in `count_completed`, so
     that they take effect in the next cycle.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+        m: the machine.
+        c: table of commands, shape (COMMAND_ROWS, n).
     """
     configured = s[LW_CONFIGURED] + s[LW_CONFIGURED + 1] > 0
     room = has_room(s, LAST_Q, FRONT_ENTRIES)
@@ -219,9 +227,14 @@ def configure_loop(s: UnitState, m: GemminiMachine, c: Commands, command: int, l
 
 @stage
 def completed_now(s: UnitState) -> int:
-    """Return a bit mask of the generators that have finished their loop.
+    """Return which command generators have finished their part of a hardware loop.
 
-    Bit 8 · loop + generator is set if the generator started with the loop and is idle.
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+
+    Returns:
+        Bit mask. Bit 8 · loop + generator is set if the generator started with the loop and is
+        idle.
     """
     marks = 0
     for generator in range(GENERATORS):
@@ -234,10 +247,13 @@ def completed_now(s: UnitState) -> int:
 
 @stage
 def starts(s: UnitState) -> int:
-    """Return a bit mask of the generators that start to work on their next loop in this cycle.
+    """Return a bit mask of the command generators that begin with their next loop in this cycle.
 
     The generator of products starts once those of A, B and D have started with the loop. The
     generator of stores starts once that of products has started; in an addition, it starts at once.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
     """
     starting = 0
     for generator in range(GENERATORS):
@@ -258,9 +274,13 @@ def starts(s: UnitState) -> int:
 
 @stage
 def next_loop(s: UnitState, generator: int) -> int:
-    """Return the loop that a generator would start with next, 0 or 1.
+    """Return which of the two hardware loops, 0 or 1, a command generator would start with next.
 
     It is the older loop, unless the generator has already started with it.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        generator: index of the generator.
     """
     head = s[LW_HEAD]
     return 1 - head if s[LW_STARTED + head] & (1 << generator) else head
@@ -268,7 +288,12 @@ def next_loop(s: UnitState, generator: int) -> int:
 
 @stage
 def start(s: UnitState, generator: int) -> None:
-    """Start a generator with its next loop."""
+    """Let a command generator begin with its next hardware loop.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+        generator: index of the generator.
+    """
     loop = next_loop(s, generator)
     s[LG_STATE + generator], s[LG_LOOP + generator] = WORKS, loop
     s[LG_I + generator], s[LG_J + generator], s[LG_K + generator] = 0, 0, 0
@@ -278,7 +303,12 @@ def start(s: UnitState, generator: int) -> None:
 
 @stage
 def is_skipped(s: UnitState, generator: int) -> bool:
-    """Return whether a generator has no commands to generate in its current loop."""
+    """Return whether a command generator has nothing to generate in its current hardware loop.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        generator: index of the generator.
+    """
     first = settings_at(s[LG_LOOP + generator])
     loop = s[first : first + LOOP_SETTINGS]
     if generator == GEN_A:
@@ -323,12 +353,12 @@ def has_command(s: UnitState, m: GemminiMachine, generator: int) -> bool:
 
 @stage
 def ended_for(s: UnitState, generator: int, other: int) -> bool:
-    """Return whether a generator no longer works on the loop that another generator works on.
+    """Return whether one command generator has left the hardware loop that another one works on.
 
     Args:
         s: state of all units, shape (STATE_WORDS,).
-        generator: the generator that may have finished.
-        other: the generator that works on the loop.
+        generator: index of the generator that may have left the loop.
+        other: index of the generator that works on the loop.
     """
     return s[LG_STATE + generator] == IDLE or s[LG_LOOP + generator] != s[LG_LOOP + other]
 
@@ -338,6 +368,9 @@ def operands_are_ahead(s: UnitState) -> bool:
     """Return whether the loads of A, B and the bias for the next product have been issued.
 
     The test is that of the hardware, which is not exact for B.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
     """
     i, j, k = s[LG_I + GEN_EX], s[LG_J + GEN_EX], s[LG_K + GEN_EX]
     a_k, b_k = s[LG_K + GEN_A], s[LG_K + GEN_B]
@@ -349,9 +382,13 @@ def operands_are_ahead(s: UnitState) -> bool:
 
 @stage
 def results_are_ahead(s: UnitState) -> bool:
-    """Return whether the results that the next store needs are complete or on their way.
+    """Return whether the commands that compute the results for the next store were issued.
 
-    They are if all products that contribute to them were issued; in an addition, all loads.
+    They are all products that contribute to the results or, in an addition (`IS_RESADD`), all
+    loads.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
     """
     first = settings_at(s[LG_LOOP + GEN_C])
     loop = s[first : first + LOOP_SETTINGS]
@@ -372,7 +409,14 @@ def results_are_ahead(s: UnitState) -> bool:
 
 @stage
 def choose_generator(s: UnitState, m: GemminiMachine) -> int:
-    """Return the generator whose command is issued next, or `NOBODY`."""
+    """Return the generator whose command the loop unit issues next, or `NOBODY`.
+
+    Stores have the highest priority, then products, then biases, then A or B.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        m: the machine.
+    """
     if has_command(s, m, GEN_C):
         return GEN_C
     if has_command(s, m, GEN_EX):
@@ -458,7 +502,12 @@ def emit(s: UnitState, m: GemminiMachine, c: Commands, generator: int) -> None:
 
 @stage
 def step_of(blocks: int, end: int) -> int:
-    """Return by how many blocks a counter advances: `blocks`, but at most `end`."""
+    """Return by how many blocks a generator's counter advances: `blocks`, but at most `end`.
+
+    Args:
+        blocks: number of blocks that one command transfers.
+        end: number of blocks along the dimension.
+    """
     return min(blocks, end)
 
 

@@ -277,6 +277,9 @@ def step_scaler(s: UnitState) -> None:
 
     Rows pass from the input register through one of three entries to the pixel repeater. They are
     simulated in the opposite order.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
     """
     head = SE_TABLE + s[SE_HEAD] * SE_FIELDS
     tail = SE_TABLE + s[SE_TAIL] * SE_FIELDS
@@ -312,6 +315,9 @@ def multiply_row(s: UnitState) -> None:
     All four multipliers do the same in the same cycle, so only one of them is simulated. Elements
     are taken from the three entries in round-robin order, starting after the element that was taken
     last.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
     """
     for step in range(1, LANE_INPUTS + 1 if s[SE_UNTAKEN] > 0 else 1):
         n = (s[SE_LAST_GRANT] + step) % LANE_INPUTS
@@ -335,6 +341,9 @@ def step_merger(s: UnitState) -> None:
     """Simulate one cycle of the beat merger, which combines response beats into rows.
 
     In one cycle, it can emit a row and accept a beat.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
     """
     valid, n_bytes = s[MG_VALID] == 1, s[MG_BYTES]
     length, read, sent = 1 << s[MG_SIZE], s[MG_READ], s[MG_SENT]
@@ -376,13 +385,13 @@ def step_merger(s: UnitState) -> None:
 
 @stage
 def hand_on(s: UnitState, wide: bool, row_bytes: int, last: bool) -> None:
-    """Pass a merged row to the next register of the load data path.
+    """Move a loaded row to the next register on its path to the local memories.
 
     An int32 row goes to the register in front of the accumulator. An int8 row goes to the input
     register of the scaler.
 
     Args:
-        s: state of all units, shape (STATE_WORDS,).
+        s: state of all units, shape (STATE_WORDS,); changed in place.
         wide: whether the row consists of int32 values.
         row_bytes: size of a row of 16 values in bytes.
         last: whether it is the last row of the request.
@@ -402,6 +411,9 @@ def hand_on(s: UnitState, wide: bool, row_bytes: int, last: bool) -> None:
 @stage
 def step_zeros(s: UnitState) -> bool:
     """Simulate one cycle of the zero writer, which splits a row of zeros into blocks of 16 columns.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
 
     Returns:
         Whether the zero writer accepts another row.

@@ -114,7 +114,13 @@ SLOTS = 2
 
 @stage
 def step_store(s: UnitState, m: GemminiMachine, c: Commands) -> None:
-    """Simulate one cycle of the store controller: start an MVOUT, or send one of its blocks."""
+    """Simulate one cycle of the store controller: start an MVOUT, or send one of its blocks.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+        m: the machine.
+        c: table of commands, shape (COMMAND_ROWS, n).
+    """
     if s[ST_STATE] == WAITS_FOR_COMMAND:
         if s[ST_Q + COUNT] == 0:
             return
@@ -140,16 +146,25 @@ def step_store(s: UnitState, m: GemminiMachine, c: Commands) -> None:
 
 @stage
 def sending_state(s: UnitState) -> int:
-    """Return the state of the store controller after the first block of an MVOUT was sent.
+    """Return the state that the store controller enters after the first block of an MVOUT.
 
-    It is `POOLS` if the MVOUT pools, else `SENDS_ROWS`.
+    It is `POOLS` if the MVOUT applies a max-pool, else `SENDS_ROWS`.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
     """
     return POOLS if s[ST_POOL_STRIDE] != 0 else SENDS_ROWS
 
 
 @stage
 def at_start(s: UnitState) -> bool:
-    """Return whether the block counters are at zero: no block was sent yet, or all were."""
+    """Return whether the store controller is at the first block of an MVOUT.
+
+    This is the case before the first block is sent, and again after the last one.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+    """
     if s[ST_STATE] == POOLS or (s[ST_STATE] == WAITS_FOR_COMMAND and s[ST_POOL_STRIDE] != 0):
         window = s[ST_WINDOW_ROW] + s[ST_WINDOW_COLUMN]
         return window + s[ST_POOL_ROW] + s[ST_POOL_COLUMN] == 0
@@ -178,7 +193,11 @@ def configure_store(s: UnitState, a: int, b: int) -> None:
 
 @stage
 def flat(s: UnitState) -> bool:
-    """Return whether MVOUTs store a two-dimensional grid of pixels without pooling."""
+    """Return whether MVOUTs store a two-dimensional grid of pixels without pooling.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+    """
     return s[ST_POOL_STRIDE] == 0 and s[ST_POOL_SIZE] != 0
 
 
@@ -257,12 +276,12 @@ def send_block(s: UnitState, m: GemminiMachine, c: Commands, n: int) -> bool:
 def place(
     s: UnitState, m: GemminiMachine, to: int, address: int, offset: int, garbage: bool
 ) -> None:
-    """Write the bank and the row that a block is read from into its queue entry.
+    """Write the location of a stored block, its bank and its row, into its queue entry.
 
     Args:
-        s: state of all units, shape (STATE_WORDS,).
+        s: state of all units, shape (STATE_WORDS,); changed in place.
         m: the machine.
-        to: position of the entry.
+        to: position of the entry in `s`.
         address: local address of the command.
         offset: number of rows after this address.
         garbage: whether the block is a pixel in the padding of a pool, for which no row is read.
@@ -335,13 +354,13 @@ def move_entry(s: UnitState, source: int, source_entries: int, target: int, entr
 
 @stage
 def feed_writer(s: UnitState, writer_ready: bool) -> None:
-    """Pass the oldest block to the DMA writer if its data has arrived, and advance the others.
+    """Pass the oldest block to the DMA writer if its data have arrived, and advance the pipelines.
 
     As in the hardware, the oldest position of the issue queue decides which data pipeline advances,
     even if the queue is empty. The position then holds an old entry.
 
     Args:
-        s: state of all units, shape (STATE_WORDS,).
+        s: state of all units, shape (STATE_WORDS,); changed in place.
         writer_ready: whether the writer accepts a block in this cycle.
     """
     for n in range(MOST_BANKS):
@@ -420,6 +439,9 @@ def move_to_scale(s: UnitState) -> None:
 
     An entry whose row comes from the accumulator moves together with the row at the output of its
     bank.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
     """
     if s[NORM_Q + COUNT] == 0 or not has_room(s, SCALE_Q, SCALE_ENTRIES):
         return
@@ -439,6 +461,9 @@ def dispatch_read(s: UnitState) -> None:
     """Read the row of the next block from its bank, unless the array reads from that bank.
 
     The entry of the block moves from the dispatch queue to the norm queue.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
     """
     if s[DISPATCH_Q + COUNT] == 0 or not has_room(s, NORM_Q, NORM_ENTRIES):
         return

@@ -120,10 +120,10 @@ IN_SCRATCHPAD, IN_ACCUMULATOR, NOWHERE = 0, 1, 2
 
 @stage
 def station_entry(part: int, n: int) -> int:
-    """Return the position in the state of an entry of the station.
+    """Return the position in the state array of an entry of the reservation station.
 
     Args:
-        part: part of the station: load, execute or store.
+        part: part of the station: 0 to 2 for load, execute and store.
         n: index of the entry within the part.
     """
     return STATION + (part * MOST_ENTRIES + n) * RS_FIELDS
@@ -131,10 +131,10 @@ def station_entry(part: int, n: int) -> int:
 
 @stage
 def unissued(part: int) -> int:
-    """Return the position in the state of the queue of a part's entries that were not issued yet.
+    """Return the position in the state array of the queue of entries that wait to be issued.
 
     Args:
-        part: part of the station: load, execute or store.
+        part: part of the reservation station that the queue belongs to: load, execute or store.
     """
     return UNISSUED + part * UNISSUED_WORDS
 
@@ -158,6 +158,11 @@ def step_station(s: UnitState, m: GemminiMachine, c: Commands) -> None:
 
     The commands to issue and to complete are chosen before a new command is allocated, so that they
     depend only on the state at the start of the cycle.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+        m: the machine.
+        c: table of commands, shape (COMMAND_ROWS, n).
     """
     for part in range(PARTS):
         s[ISSUES + part] = choose_issue(s, m, part)
@@ -233,9 +238,13 @@ def completed_entry(s: UnitState) -> int:
 
 @stage
 def return_rows(s: UnitState) -> None:
-    """Subtract the data that was transferred in this cycle from what its commands still expect.
+    """Count the data that arrived in this cycle for the MVINs and MVOUTs in progress.
 
-    This happens at the end of the cycle, so a command completes in the next cycle at the earliest.
+    The transferred amount is subtracted from what each command still expects. This happens at the
+    end of the cycle, so a command completes in the next cycle at the earliest.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
     """
     if s[LD_RETURNED] > 0:
         slot = LD_SLOT_TABLE + (s[LD_RETURNED] - 1) * SLOT_FIELDS
@@ -412,9 +421,15 @@ def set_range(s: UnitState, m: GemminiMachine, at: int, start: int, n_rows: int)
 
 @stage
 def memory_of(m: GemminiMachine, start: int) -> int:
-    """Return the memory of a local address: `IN_SCRATCHPAD`, `IN_ACCUMULATOR` or `NOWHERE`.
+    """Return which memory a local address belongs to.
 
-    `NOWHERE` stands for the garbage address of an absent operand.
+    Args:
+        m: the machine.
+        start: local address.
+
+    Returns:
+        `IN_SCRATCHPAD` or `IN_ACCUMULATOR`; `NOWHERE` for the garbage address, which stands for an
+        absent operand.
     """
     if is_garbage(m, start):
         return NOWHERE
@@ -490,12 +505,15 @@ def without_pixels(m: GemminiMachine, start: int, pixels: int) -> int:
 
 @stage
 def set_waits(s: UnitState, m: GemminiMachine, e: int, part: int) -> None:
-    """Record which entries of the other two parts of the station a new entry waits for.
+    """Record for which other commands a new command in the reservation station waits.
+
+    These commands are in the other two parts of the station (load, execute, store) and access
+    overlapping rows.
 
     Args:
-        s: state of all units, shape (STATE_WORDS,).
+        s: state of all units, shape (STATE_WORDS,); changed in place.
         m: the machine.
-        e: position of the new entry in the state.
+        e: position of the new command's entry in the state.
         part: part of the new entry.
     """
     if s[e + RS_CONFIG] == 1:
@@ -560,6 +578,9 @@ def is_idle(s: UnitState) -> bool:
     It is idle if no hardware loop is configured, no command or block of data is queued, no memory
     request is in progress and the reservation station is empty. A single PRELOAD in the station is
     ignored, because it cannot complete before its COMPUTE arrives.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
     """
     if s[LW_CONFIGURED] + s[LW_CONFIGURED + 1] > 0:
         return False

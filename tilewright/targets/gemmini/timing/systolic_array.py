@@ -93,6 +93,10 @@ def step_results(s: UnitState, m: GemminiMachine) -> None:
 
     The row is offered for writing. If it is the last row of its product, the tag is marked for
     removal and the product's command completes.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+        m: the machine.
     """
     s[ARRAY_WRITES] = NO_WRITE
     s[MESH_COMPLETES] = -1
@@ -176,6 +180,9 @@ def step_array(s: UnitState) -> None:
 
     The control queue says which rows of the operands arrive from the banks. A row enters the array
     when it has arrived for all three operands.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
     """
     for bank in range(MOST_BANKS):
         s[EX_PIPE_READY + bank] = 0
@@ -234,8 +241,9 @@ def take_request(s: UnitState, control: int, flushes: bool) -> None:
     A product gets a tag, which says where its result is written.
 
     Args:
-        s: state of all units, shape (STATE_WORDS,).
-        control: position of the product's entry in the control queue.
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+        control: position of the product's entry in the control queue, which tells the array which
+            rows to expect.
         flushes: whether a flush is started.
     """
     number = s[MESH_ID]
@@ -276,7 +284,11 @@ def release_rows(s: UnitState, control: int, fired: int) -> None:
 
 @stage
 def drop_tags(s: UnitState) -> None:
-    """End a cycle: remove the tags of products that have left the array."""
+    """End a cycle: remove the tags of products that have left the array.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+    """
     if s[TAG_REMOVED]:
         tag = entry_at(s, TAG_Q, TAGS, TAG_FIELDS, 0)
         s[tag + TAG_ADDRESS], s[tag + TAG_ENTRY] = NO_TAG, NO_TAG
@@ -287,7 +299,11 @@ def drop_tags(s: UnitState) -> None:
 
 @stage
 def has_products(s: UnitState) -> bool:
-    """Return whether the array contains a product whose result completes a command."""
+    """Return whether the array contains a product whose result completes a command.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+    """
     entries = 0
     for n in range(TAGS):
         entries += 0 if s[TAG_Q + ENTRIES + n * TAG_FIELDS + TAG_ENTRY] == NO_TAG else 1

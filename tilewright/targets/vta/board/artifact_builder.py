@@ -93,11 +93,14 @@ class VtaProgram:
 
     @property
     def ports(self) -> list[tuple[list[Value], list[Value]]]:
-        """Inputs and outputs of each segment, in their shapes and types on the host."""
+        """Inputs and outputs of each segment, in their shapes and types on the host.
+
+        A segment is a sequence of layers that runs as one instruction stream.
+        """
         return [(_values(step.loads), _values(step.stores)) for step in self.program.steps]
 
     def run(self, segment: int, tensors: Tensors) -> dict[str, NDArray[np.generic]]:
-        """Run one segment on the simulated board.
+        """Run one segment, a sequence of layers, on the simulated board.
 
         Args:
             segment: index of the segment.
@@ -109,7 +112,10 @@ class VtaProgram:
         return self.device.run(segment, tensors)
 
     def times(self) -> list[StreamTimes]:
-        """Simulate the cycles of each segment and of its layers."""
+        """Simulate the cycles of each segment and of its layers.
+
+        A segment is a sequence of layers that runs as one instruction stream.
+        """
         counts = [0] * len(self.program.segments)
         for layer in self.layers:
             counts[layer.segment] += 1
@@ -144,7 +150,10 @@ class VtaProgram:
         return room_bytes(self.program, images)
 
     def border_work(self) -> list[tuple[BorderWork, BorderWork]]:
-        """Return the work of the host before each segment (packing) and after it (unpacking)."""
+        """Return the work of the host before each segment (packing) and after it (unpacking).
+
+        A segment is a sequence of layers that runs as one instruction stream.
+        """
         return [(_border(step.loads), _border(step.stores)) for step in self.program.steps]
 
 

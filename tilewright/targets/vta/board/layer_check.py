@@ -32,7 +32,7 @@ Values = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Checked:
-    """Description of a layer of a built program, with the fields that a check of the layer needs.
+    """Description of a layer of a built program, as needed to check the layer.
 
     A segment is a sequence of layers that runs as one instruction stream.
 
@@ -232,6 +232,12 @@ def _fill_weights(device: Device, program: BoardProgram, layer: Checked, geo: Ge
 def _tensors(device: Device, layer: Checked, geo: Geometry, m: Machine) -> dict[str, Values]:
     """Read the operands of a layer from the device's memory, before the layer runs.
 
+    Args:
+        device: the simulated device.
+        layer: the layer, with the locations of its tensors.
+        geo: geometry of the layer.
+        m: the machine.
+
     Returns:
         Operands by name, in the shapes that `reference` takes.
     """
@@ -254,6 +260,11 @@ def _tensors_of_shortcut(device: Device, layer: Checked, lowering: Lowering) -> 
     """Read the operands of a layer's shortcut from the device's memory.
 
     The weights and biases of the shortcut are stored after those of the layer.
+
+    Args:
+        device: the simulated device.
+        layer: the layer, with the locations of its tensors.
+        lowering: lowering of the layer's workload.
 
     Returns:
         Operands by name with the prefix `shortcut_`; empty if the layer has no shortcut.
@@ -278,21 +289,29 @@ def _tensors_of_shortcut(device: Device, layer: Checked, lowering: Lowering) -> 
 
 
 def _blocks(raw: NDArray[np.uint8], m: Machine) -> Values:
-    """Convert bytes to accumulator elements, shape (elements, batch, block_out)."""
+    """Convert the bytes of accumulators to integers.
+
+    Args:
+        raw: the bytes, uint8, shape (bytes,).
+        m: the machine.
+
+    Returns:
+        Array of shape (elements, batch, block_out).
+    """
     words = raw.view(f"<i{m.acc_bits // 8}").astype(np.int64)
     return words.reshape(-1, m.batch, m.block_out)
 
 
 def _raw(device: Device, layer: Checked, role: str) -> NDArray[np.uint8]:
-    """Return the bytes of a layer's tensor, joined from all buffers that contain parts of it.
+    """Read the bytes of a layer's tensor from all buffers that contain parts of it.
 
     Args:
-        device: the device.
+        device: the simulated device.
         layer: the layer.
         role: name of the tensor in `layer.places`.
 
     Returns:
-        Array of shape (bytes,).
+        uint8 array of shape (bytes,).
     """
     return np.concatenate(
         [device.memory(p.buffer, p.offset, p.last - p.first) for p in layer.places[role]]

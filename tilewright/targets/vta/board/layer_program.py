@@ -106,9 +106,9 @@ class LayerProgram:
 
 
 def space_of(name: str) -> SpaceName:
-    """Return the schedule space whose lowering handles the schedules of the space `name`.
+    """Return the name of the schedule space whose lowering compiles the schedules of space `name`.
 
-    This is `name` itself, except that the stock space is lowered like the template space.
+    It is `name` itself, except that the stock space is lowered like the template space.
 
     Raises:
         WorkloadError: the space does not exist.
@@ -165,7 +165,12 @@ def lower_layer(
 
 
 def regions(geo: Geometry, m: Machine) -> list[MemoryRegion]:
-    """List the tensors in the memory of a layer's stand-alone program, with their locations."""
+    """List the memory ranges of all tensors of a layer's stand-alone program.
+
+    Args:
+        geo: geometry of the layer.
+        m: the machine.
+    """
     micro_ops = 1 << m.log_uop_depth
     return [
         MemoryRegion("uops", UOP, geo.uop_base, micro_ops),
@@ -186,7 +191,11 @@ def regions(geo: Geometry, m: Machine) -> list[MemoryRegion]:
 def packed_constants(
     layer: Layer, lowering: Lowering
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Pack the constants of a layer to the memory layout that its program reads.
+    """Pack the constants of a layer in the memory layout that its program reads.
+
+    Args:
+        layer: the layer with its weights, biases and shift amounts.
+        lowering: lowering of the layer's workload.
 
     Returns:
         The packed weights, and the packed values per channel (such as the bias), uint8, shape
@@ -211,6 +220,10 @@ def packed_constants(
 def packed_addend(layer: Layer, lowering: Lowering) -> NDArray[np.uint8]:
     """Pack the int32 constants that a layer adds to its accumulators.
 
+    Args:
+        layer: the layer with its constants.
+        lowering: lowering of the layer's workload.
+
     Returns:
         uint8 array of shape (bytes,); empty if the layer adds no such constants.
     """
@@ -231,6 +244,10 @@ def _weight_parts(layer: Layer, lowering: Lowering) -> Iterator[NDArray[np.uint8
 
     Each part contains the weights of a few output blocks. The last part ends with the identity
     matrix, if the layer needs one.
+
+    Args:
+        layer: the layer with its weights.
+        lowering: lowering of the layer's workload.
 
     Yields:
         uint8 arrays of shape (bytes,).

@@ -52,7 +52,7 @@ class Packing:
 
     @property
     def place(self) -> tuple[int, ...]:
-        """Key for comparing layouts. Two layouts that store a tensor identically have equal keys.
+        """Key for comparing layouts: layouts that store a tensor identically have equal keys.
 
         A `column` and an `image` can have equal keys, because they store rows of channels
         identically.
@@ -138,6 +138,9 @@ def _rows(packing: Packing) -> Packing:
 
     Several images with one pixel each are already stored as rows, so their layout is returned
     unchanged.
+
+    Args:
+        packing: layout of the image.
     """
     if packing.batches > 1:
         return packing
@@ -145,9 +148,12 @@ def _rows(packing: Packing) -> Packing:
 
 
 def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """Return the shape (n, c, h, w) that a tensor has when it is treated as images.
+    """Return the shape (n, c, h, w) of a tensor when it is treated as images.
 
-    In a tensor without height and width, each row of channels becomes an image of one pixel.
+    If the tensor has no height and width, each row of channels becomes an image of one pixel.
+
+    Args:
+        shape: shape of the tensor. The last axis holds the channels if there are not four axes.
     """
     if len(shape) == 4:
         n, c, h, w = shape

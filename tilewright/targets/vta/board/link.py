@@ -54,12 +54,12 @@ _TAKERS = {
 
 @dataclass(frozen=True, eq=False)
 class LinkedPart:
-    """Instructions of one layer, or of several linked layers, with the buffer of each transfer.
+    """Instructions of one layer or of several linked layers, with the buffer of each transfer.
 
     Attributes:
         words: instructions, uint64, shape (n, 2).
-        buffers: index of the buffer that each instruction transfers from or to, shape (n,); NOWHERE
-            for an instruction without a transfer.
+        buffers: index of the memory buffer that each instruction transfers from or to, shape (n,);
+            NOWHERE for an instruction without a transfer.
         constant: mask of the instructions that load constants, to which no layer writes, shape
             (n,).
     """
@@ -102,7 +102,11 @@ def _join_parts(parts: Sequence[LinkedPart]) -> LinkedPart:
 
 
 def _idle_part(words: Words) -> LinkedPart:
-    """Wrap instructions that access no buffer, shape (n, 2), as a linked part."""
+    """Return instructions that access no memory buffer as a `LinkedPart`.
+
+    Args:
+        words: the instructions, shape (n, 2).
+    """
     n = len(words)
     return LinkedPart(words, np.full(n, NOWHERE, np.int64), np.zeros(n, np.bool_))
 
@@ -124,7 +128,7 @@ def _insert_instruction(part: LinkedPart, at: int, word: Words) -> LinkedPart:
 
 
 def _flagged(part: LinkedPart, at: int, flag: int) -> LinkedPart:
-    """Return a copy of a program in which one more dependency flag of an instruction is set.
+    """Return a copy of a program in which a dependency flag of one instruction is set.
 
     Args:
         part: the program.
@@ -137,14 +141,11 @@ def _flagged(part: LinkedPart, at: int, flag: int) -> LinkedPart:
 
 
 def _has(part: LinkedPart, flag: int) -> NDArray[np.bool_]:
-    """Return a mask of the instructions in which a dependency flag is set.
+    """Return a mask of the instructions in which a dependency flag is set, shape (n,).
 
     Args:
-        part: the program.
+        part: the program of n instructions.
         flag: bit of the flag, for example `POP_NEXT`.
-
-    Returns:
-        Mask of shape (n,).
     """
     return (part.words[:, 0] & np.uint64(flag)) != 0
 
@@ -154,6 +155,9 @@ def _drained(part: LinkedPart) -> LinkedPart:
 
     For each token that the program would leave, a no-op that takes the token is inserted before
     FINISH.
+
+    Args:
+        part: the program.
 
     Raises:
         WorkloadError: the program does not end in FINISH, or waits for a token that is never sent.
@@ -181,7 +185,14 @@ def _drained(part: LinkedPart) -> LinkedPart:
 
 
 def _without_finish(part: LinkedPart) -> tuple[LinkedPart, int]:
-    """Return a program without its final FINISH, and the pop flags of that FINISH."""
+    """Remove the final FINISH from a program.
+
+    Args:
+        part: the program.
+
+    Returns:
+        The program without FINISH, and the pop flags of the removed instruction.
+    """
     return _cut(part, 0, len(part) - 1), int(part.words[-1, 0]) & POPS
 
 
@@ -197,7 +208,7 @@ def _meet(before: LinkedPart, after: LinkedPart, flags: int) -> tuple[LinkedPart
         flags: pop flags of the removed FINISH. The barrier waits for the same tokens.
 
     Returns:
-        The two programs with the barrier.
+        Both programs, with the instructions and flags of the barrier.
 
     Raises:
         WorkloadError: the second program loads no activation, or its weights wait for a token.
@@ -233,6 +244,9 @@ def _freed(before: LinkedPart) -> LinkedPart:
     """Return a program whose last GEMM signals that the weight scratchpad can be overwritten.
 
     The GEMM sends a token to the load module, which then may load the weights of the next layer.
+
+    Args:
+        before: the program, without its FINISH.
     """
     words = before.words
     compute = modules(words) == MODULE_COMPUTE
@@ -251,6 +265,9 @@ def _weights_first(part: LinkedPart) -> LinkedPart:
     The weights in the first group of loads are moved in front of the group's activations, so that
     they need not wait for activations. The group ends with the first load that signals the compute
     module.
+
+    Args:
+        part: the program.
     """
     loads = np.flatnonzero(modules(part.words) == MODULE_LOAD)
     done = _has(part, PUSH_NEXT)[loads]

@@ -40,7 +40,7 @@ from tilewright.targets.vta.spec import Machine
 
 @dataclass(eq=False)
 class Filled:
-    """Buffers of constants or of micro-ops, to which the data of all layers is appended.
+    """Memory buffers of constants or of micro-ops, to which the data of all layers is appended.
 
     Attributes:
         kind: kind of the buffers, "constants" or "uops".
@@ -301,7 +301,12 @@ def _plot(members: list[BoardTensor], begins: Mapping[int, int], machine: Machin
 
 
 def _block_bytes(tensor: BoardTensor, machine: Machine) -> int:
-    """Return the size in bytes of one block of a tensor's channels, including all of its pixels."""
+    """Return the size in bytes of one block of a tensor's channels, including all of its pixels.
+
+    Args:
+        tensor: the tensor.
+        machine: the machine.
+    """
     p = tensor.packing
     return p.height * p.width * p.element_bytes(machine)
 

@@ -116,7 +116,7 @@ def link_layers(
 def _fill(
     program: LayerProgram, uops: Filled, constants: Filled, m: Machine
 ) -> dict[str, list[MemoryPiece]]:
-    """Append the micro-ops and constants of a layer to the buffers that all layers share.
+    """Append the micro-ops and constants of a layer to the memory buffers that all layers share.
 
     Args:
         program: the lowered layer.
@@ -125,7 +125,8 @@ def _fill(
         m: the machine.
 
     Returns:
-        Locations of the data, by region name. The buffers of each kind are counted from 0.
+        Locations of the data, by region name (the role of the tensor). The buffers of each kind are
+        counted from 0.
     """
     return {
         "uops": uops.store(program.uops, m.uop_bytes),
@@ -168,7 +169,7 @@ def _places(
 def _part(
     layer: Placed, places: Mapping[str, Sequence[MemoryPiece]], fixed: NDArray[np.bool_]
 ) -> LinkedPart:
-    """Return a layer's instructions with offsets in buffers instead of addresses.
+    """Return a layer's instructions, with addresses replaced by offsets in memory buffers.
 
     Args:
         layer: the layer.
@@ -186,7 +187,8 @@ def _border(
 
     Args:
         graph: the network, which defines the order of the tensors.
-        steps: the segments, with the tensors that they exchange with the host.
+        steps: the segments (layers that run as one instruction stream), with the tensors that they
+            exchange with the host.
 
     Returns:
         The inputs and the outputs.
@@ -272,6 +274,6 @@ def _steps(
 
 
 def _as_float32(scale: Scale) -> Scale:
-    """Return a quantisation scale with its step rounded to float32, the precision of the host."""
+    """Return a quantisation scale with its step rounded to float32, as the host computes."""
     with np.errstate(over="ignore"):
         return Scale(float(np.float32(scale.step)), scale.zero_point)

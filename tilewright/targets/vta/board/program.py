@@ -166,7 +166,7 @@ class BoardProgram:
 def crossing(
     steps: Sequence[ProgramStep], between: Collection[str] = ()
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """Return the tensors that a sequence of steps takes from outside, and those that it returns.
+    """Return the inputs and outputs of a sequence of program steps, taken as a whole.
 
     Args:
         steps: the segments with the tensors that the host packs and unpacks, in execution order.

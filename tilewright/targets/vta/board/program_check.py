@@ -65,7 +65,11 @@ def tensor_bytes(tensor: Port | Value) -> int:
 
 
 def fits_table(tensor: Value) -> bool:
-    """Return whether the file format can describe an input or output of a network."""
+    """Return whether the file format can describe an input or output of a network.
+
+    Args:
+        tensor: name, shape and type of the input or output.
+    """
     return (
         tensor.dtype in HOST_DTYPES
         and len(tensor.shape) <= MAX_RANK
@@ -173,7 +177,7 @@ def _check_buffer(program: BoardProgram, at: int, buffer: Buffer) -> None:
 
 
 def _check_streams(program: BoardProgram) -> None:
-    """Check that each segment ends with its only FINISH and fits into one buffer."""
+    """Check that each segment's stream ends with its only FINISH and fits one buffer."""
     count = len(program.insns)
     finishes = np.flatnonzero(program.insns[:, 0] & np.uint64(7) == FINISH)
     for at, segment in enumerate(program.segments):
@@ -196,7 +200,7 @@ def _check_streams(program: BoardProgram) -> None:
 
 
 def _check_relocations(program: BoardProgram) -> None:
-    """Check that every transfer has a relocation and stays inside its buffer."""
+    """Check that every LOAD and STORE has a relocation and stays inside its memory buffer."""
     table, insns = program.relocations, program.insns
     at = table["instruction"].astype(np.int64)
     low = insns[:, 0]
@@ -313,7 +317,7 @@ def _check_border(tensors: Sequence[Value], ports: Sequence[Port]) -> None:
 
     Args:
         tensors: inputs or outputs of the network.
-        ports: tensors that the segments take from the host or return to it.
+        ports: the ports for inputs, or for outputs, of all segments.
     """
     named: dict[str, Value] = {}
     for tensor in tensors:
@@ -334,10 +338,13 @@ def _same(a: Port | Value, b: Port | Value) -> bool:
 
 
 def _check_names(step: ProgramStep) -> None:
-    """Check the tensor names of one step.
+    """Check the names of the tensors that one segment exchanges with the host.
 
     Inputs with the same name must have the same element type and number of elements. The names of
     outputs must be unique.
+
+    Args:
+        step: the segment with its inputs and outputs.
     """
     seen: dict[str, tuple[object, ...]] = {}
     for port in step.loads:

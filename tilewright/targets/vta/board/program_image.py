@@ -184,7 +184,7 @@ def is_bare(network: bytes) -> bool:
 
 
 class _Text:
-    """Writer for a table of names. Each name is terminated by a zero byte."""
+    """Writer for the table of names of an image file. Each name is terminated by a zero byte."""
 
     def __init__(self) -> None:
         self.bytes = b""
@@ -192,8 +192,14 @@ class _Text:
     def add(self, name: str) -> tuple[int, int]:
         """Append a name to the table.
 
+        Args:
+            name: the name.
+
         Returns:
-            The position of the name in the table, and its length in bytes.
+            The byte position of the name in the table, and its length in bytes.
+
+        Raises:
+            BoardError: the name contains a zero byte, or is too long.
         """
         raw = name.encode()
         if b"\0" in raw:
@@ -293,7 +299,11 @@ class _Names:
         self.text, self.at = text, 0
 
     def record_name(self, record: np.void) -> str:
-        """Return the name of a record."""
+        """Return the name of a table record, which must follow the names of earlier records.
+
+        Args:
+            record: the record, which contains the position and the length of the name.
+        """
         at, size = int(record["name_at"]), int(record["name_bytes"])
         end = at + size
         if at != self.at or size > MAX_NAME_BYTES or end >= len(self.text) or self.text[end]:
@@ -308,9 +318,12 @@ class _Names:
             raise _damaged(NETWORK, "has a name that is not text") from None
 
     def end(self, header: np.void) -> None:
-        """Check that only one text follows the names in the table.
+        """Check that the table ends with one text after the names.
 
         This text is the reason why the C runtime cannot run the program.
+
+        Args:
+            header: header of the file, which contains the position and the length of the text.
         """
         if (self.at, len(self.text)) != (
             int(header["why_at"]), int(header["why_at"]) + int(header["why_bytes"]) + 1,
@@ -320,6 +333,9 @@ class _Names:
 
 def _parts(network: bytes) -> tuple[np.void, dict[str, NDArray[np.void]], _Names]:
     """Check the digest and the sizes in `network.bin`, and split its content.
+
+    Args:
+        network: content of the file.
 
     Returns:
         The header, the tables by name, and a reader for the names.

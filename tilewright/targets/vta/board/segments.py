@@ -52,7 +52,7 @@ class BoardTensor:
 
 @dataclass(eq=False)
 class Placed:
-    """A layer's program with the tensors that it accesses.
+    """A layer's program with the tensors in memory that it accesses.
 
     Attributes:
         program: the lowered layer.
@@ -67,7 +67,7 @@ class Placed:
 
 @dataclass(eq=False)
 class StreamRun:
-    """The layers of one segment, and the tensors that the segment exchanges with the host.
+    """The layers of one segment, which run as one instruction stream, and the segment's tensors.
 
     Attributes:
         layers: the layers, in execution order.
@@ -149,7 +149,7 @@ class _Maker:
         self.begun = 0
 
     def layer(self, program: LayerProgram, at: int) -> None:
-        """Append a layer to the current segment.
+        """Append a layer to the current segment, which runs as one instruction stream.
 
         A new segment begins if no segment is open, or if the host first has to repack a tensor that
         the current segment writes.
@@ -187,9 +187,12 @@ class _Maker:
         self.open = False
 
     def store(self, name: str) -> None:
-        """Let the host unpack a tensor after the segment that writes it.
+        """Let the host unpack a tensor after the segment of layers that writes it.
 
         Nothing changes if no layer writes the tensor, or if the host already unpacks it.
+
+        Args:
+            name: name of the tensor.
         """
         tensor = self.made.get(name)
         if tensor is not None and tensor.stored < 0:
@@ -228,7 +231,8 @@ class _Maker:
     def _made(self, name: str, packing: Packing, at: int) -> BoardTensor:
         """Record that the current segment writes a tensor, and return the tensor.
 
-        A layer writes the tensor directly, or writes a tensor of which it is a part or the whole.
+        A layer may also write the tensor by writing another tensor that contains it or is a part of
+        it.
 
         Args:
             name: name of the tensor.

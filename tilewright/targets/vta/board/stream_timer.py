@@ -131,7 +131,14 @@ class VtaStreamTimer:
         return self._legal[key]
 
     def _each_alone(self, steps: Sequence[LayerProgram | HostStep]) -> list[tuple[int, int]]:
-        """Return (cycles, transferred bytes) of each layer when it runs alone."""
+        """Simulate each layer of a network on its own.
+
+        Args:
+            steps: lowered layers and host steps; host steps are skipped.
+
+        Returns:
+            Cycles and transferred bytes of each layer.
+        """
         programs = [step for step in steps if isinstance(step, LayerProgram)]
         new = {_schedule(program): program for program in programs}
         new = {key: program for key, program in new.items() if key not in self._alone}

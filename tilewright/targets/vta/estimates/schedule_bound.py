@@ -157,7 +157,7 @@ def _kinds(
     sizes: Array, outputs: int, size: int, stride: int, kernel: int, dilation: int, pad: int,
     gather: bool,
 ) -> _Axis:  # fmt: skip
-    """Return the totals over all tiles along one axis of the image, for each schedule.
+    """Sum up the input rows (or columns) that all tiles along one axis of the image read.
 
     Args:
         sizes: size of a tile and of the first tile of each schedule, in outputs, shape (n, 2).
@@ -168,6 +168,9 @@ def _kinds(
         dilation: dilation of the kernel.
         pad: padding before the image, in pixels.
         gather: whether LOADs skip rows that no output reads.
+
+    Returns:
+        Totals for each of the n schedules.
     """
     most = outputs + 1  # a tile that divides the output evenly is no larger than the output
     keys = (sizes[:, 0] * most + sizes[:, 1]).astype(np.int64)
@@ -194,8 +197,8 @@ def _kinds(
 def held(knob: Knobs, t: Tiles) -> tuple[Flags, Flags]:
     """Return which schedules load each input only once, and which load each weight only once.
 
-    A schedule does so if its ring of scratchpad slots holds all data that is used before the first
-    part is needed again.
+    A scratchpad is divided into slots, which are reused in turn. A schedule loads nothing twice if
+    the slots hold all data that is used before the first part is needed again.
 
     Args:
         knob: knob values by knob name, shape (n,) each.
@@ -218,6 +221,11 @@ def slow_loads(geo: Geometry, m: Machine, knob: Knobs) -> Flags:
 
     These schedules may load weights in parts of any size. The epilogue is ignored, so the mask may
     include schedules whose loads are in fact fast enough.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        knob: knob values by knob name, shape (n,) each.
     """
     return np.asarray(load_bound(geo, m, 0, knob["tile_h"] * knob["tile_w"]))
 
@@ -294,7 +302,8 @@ def bound_extended(
     Args:
         geo: geometry of the workload.
         m: the machine.
-        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        epilogue: ALU operations as rows (operand kind, opcode, immediate) of `epilogue_steps`,
+            shape (steps, 3).
         values: knob values, shape (n, knobs).
 
     Returns:
@@ -316,7 +325,10 @@ def bound_extended(
 def _without_surplus(geo: Geometry) -> Geometry:
     """Return the geometry without the last channel group, if that group has fewer blocks.
 
-    The last group can only add cycles, so the bound stays valid without it.
+    The last group can only add cycles, so a lower bound stays valid without it.
+
+    Args:
+        geo: geometry of the workload.
     """
     if geo.groups * geo.co == geo.out_blocks and geo.groups * geo.ci == geo.inp_blocks:
         return geo
@@ -325,7 +337,7 @@ def _without_surplus(geo: Geometry) -> Geometry:
 
 @dataclass(frozen=True)
 class _Layer:
-    """A batch of schedules of one workload that may fit the scratchpads.
+    """A batch of schedules of one workload that may fit the scratchpads, for lower bounds.
 
     Attributes:
         geo: geometry of the workload.
@@ -347,7 +359,11 @@ class _Layer:
 
 
 def _cycles(layer: _Layer) -> Array:
-    """Return a lower bound on the cycles from launch to FINISH, shape (n,)."""
+    """Return a lower bound on the cycles of each schedule from launch to FINISH, shape (n,).
+
+    Args:
+        layer: the schedules.
+    """
     geo, m, ops, knob, t = layer.geo, layer.m, layer.ops, layer.knob, layer.tiles
     inputs = Inputs(geo, m, knob, t)
     loads, load = _loads(layer, inputs)
@@ -370,7 +386,11 @@ def _cycles(layer: _Layer) -> Array:
 
 
 def _loads(layer: _Layer, inputs: Inputs) -> tuple[Array, Array]:
-    """Return a lower bound on the work of the load module.
+    """Return a lower bound on the work of the load module for each schedule.
+
+    Args:
+        layer: the schedules.
+        inputs: input data that the tiles read.
 
     Returns:
         The number of LOAD instructions, and the cycles that they take one after another, shape (n,)
@@ -390,7 +410,11 @@ def _loads(layer: _Layer, inputs: Inputs) -> tuple[Array, Array]:
 
 
 def _compute(layer: _Layer) -> Array:
-    """Return a lower bound on the cycles of compute from the first GEMM on, shape (n,)."""
+    """Return a lower bound on the cycles from the first GEMM to the end of compute, shape (n,).
+
+    Args:
+        layer: the schedules.
+    """
     geo, m, ops, t, outputs = layer.geo, layer.m, layer.ops, layer.tiles, layer.outputs
     slots, first_tile = layer.knob["acc_slots"], t.first_rows * t.cols * t.blocks
     iterations = outputs * (geo.ci * geo.kh * geo.kw + ops.residual + layer.each)
@@ -419,7 +443,8 @@ def _epilogue_iterations(ops: Operations, epilogue: NDArray[np.int64]) -> float:
 
     Args:
         ops: operations of the epilogue. Operands that initialise the accumulators are not counted.
-        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        epilogue: ALU operations as rows (operand kind, opcode, immediate) of `epilogue_steps`,
+            shape (steps, 3).
     """
     kinds = epilogue[:, 0]
     tensors = int((kinds == EPILOGUE_TENSOR).sum()) - int(ops.starts_with_tensor)
@@ -432,6 +457,10 @@ def _bursts(geo: Geometry, t: Tiles) -> Array:
 
     If a tile covers only a part of each row, it needs one burst per row. Otherwise, adjacent rows
     of a tile form one burst.
+
+    Args:
+        geo: geometry of the workload.
+        t: tiles of n schedules.
     """
     planes = float(geo.batches * geo.groups * geo.co)
     runs = np.where(t.row_tiles > 1, planes * t.row_tiles, t.count)

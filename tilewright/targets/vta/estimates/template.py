@@ -21,7 +21,13 @@ from tilewright.targets.vta.spec import Machine
 
 @helper
 def _inside(start: int, length: int, size: int) -> int:
-    """Return how many of `length` consecutive rows from row `start` on lie in rows 0 … size − 1."""
+    """Count the rows of a range that lie inside an image.
+
+    Args:
+        start: first row of the range; it may be negative.
+        length: number of rows of the range.
+        size: number of rows of the image.
+    """
     return max(0, min(start + length, size) - max(start, 0))
 
 
@@ -30,6 +36,13 @@ def _load_cycles(rows: int, row_bytes: int, element_bytes: int, pads: int, m: Ma
     """Return the cycles of a LOAD that runs alone: the memory latency, then one beat per cycle.
 
     Zero padding is written in parallel.
+
+    Args:
+        rows: number of rows.
+        row_bytes: bytes per row.
+        element_bytes: size of an element in bytes.
+        pads: number of zero elements that are written as padding.
+        m: the machine.
     """
     beats = rows * -(-row_bytes // m.bus_bytes)
     if element_bytes <= m.bus_bytes and row_bytes <= m.bus_bytes:
@@ -44,6 +57,11 @@ def _store_cycles(rows: int, row_elements: int, m: Machine) -> float:
     """Return the cycles of a STORE that runs alone.
 
     Its bursts follow one another, and are split at rows and at burst windows.
+
+    Args:
+        rows: number of rows.
+        row_elements: number of elements per row.
+        m: the machine.
     """
     beats = -(-m.out_bytes // m.bus_bytes)
     gap = 1 if m.out_bytes > m.bus_bytes else 0

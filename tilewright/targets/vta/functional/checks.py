@@ -58,8 +58,8 @@ def check(
 
     Args:
         m: the machine.
-        lay: layout of the instruction fields.
-        rules: the semantic rules.
+        lay: bit positions of the instruction fields.
+        rules: the simulated behaviour where implementations of the VTA differ.
         pads: the scratchpads.
         lo: low word of the instruction.
         hi: high word of the instruction.
@@ -97,8 +97,8 @@ def work_of(
 
     Args:
         m: the machine.
-        lay: layout of the instruction fields.
-        rules: the semantic rules.
+        lay: bit positions of the instruction fields.
+        rules: the simulated behaviour where implementations of the VTA differ.
         lo: low word of the instruction.
         hi: high word of the instruction.
         inp_row: number of values per row of an input element in the simulator's arrays.
@@ -125,7 +125,13 @@ def work_of(
 def decodable_load(m: Machine, memory: int, extensions: int) -> int:
     """Return whether the memory type of a LOAD exists.
 
-    ACC_8BIT converts bytes to 32-bit accumulators. It exists only if `extensions` is set.
+    ACC_8BIT converts bytes to accumulators. It exists only if `extensions` is set and the machine
+    has 8-bit inputs and 32-bit accumulators.
+
+    Args:
+        m: the machine.
+        memory: the memory type.
+        extensions: 1 if the semantics include ACC_8BIT, else 0.
     """
     if memory == ACC_8BIT:
         return int(extensions and m.acc_bits == 32 and m.inp_bits == 8)
@@ -266,6 +272,13 @@ def first_hazard(lay: Layout, rules: SemanticRules, pads: Scratchpads, lo: int, 
     In the Chisel RTL (TensorAlu), an immediate operation must not have the same destination in two
     consecutive iterations, and a tensor operation must not read the destination of the previous
     iteration.
+
+    Args:
+        lay: bit positions of the instruction fields.
+        rules: the simulated behaviour where implementations of the VTA differ.
+        pads: the scratchpads.
+        lo: low word of the instruction.
+        hi: high word of the instruction.
 
     Returns:
         The index of the accumulator, or -1 if there is no hazard or the semantics allow hazards.

@@ -12,7 +12,7 @@ from tilewright.targets.vta.spec import LOOP_FIELD_BITS
 
 
 class Transfer(NamedTuple):
-    """Fields of a LOAD or STORE. Sizes and addresses are in elements."""
+    """Decoded fields of a LOAD or STORE instruction. Sizes and addresses are in elements."""
 
     memory: int
     sram_base: int
@@ -50,7 +50,12 @@ class DecodedLoops(NamedTuple):
 
 @helper
 def transfer_of(lo: int, hi: int) -> Transfer:
-    """Decode a LOAD or STORE."""
+    """Decode a LOAD or STORE.
+
+    Args:
+        lo: low word of the instruction.
+        hi: high word of the instruction.
+    """
     return Transfer(
         get(lo, hi, 7, 3), get(lo, hi, 10, 16), get(lo, hi, 26, 32),
         get(lo, hi, 64, 16), get(lo, hi, 80, 16), get(lo, hi, 96, 16),
@@ -60,7 +65,13 @@ def transfer_of(lo: int, hi: int) -> Transfer:
 
 @helper
 def loops_of(lay: Layout, lo: int, hi: int) -> DecodedLoops:
-    """Decode a GEMM or ALU instruction. Fields that its kind of instruction lacks are zero."""
+    """Decode a GEMM or ALU instruction. Fields that its kind of instruction lacks are zero.
+
+    Args:
+        lay: bit positions of the instruction fields.
+        lo: low word of the instruction.
+        hi: high word of the instruction.
+    """
     opcode = get(lo, hi, 0, 3)
     reset = get(lo, hi, 7, 1)
     bgn = get(lo, hi, lay.uop_bgn, lay.uop_index_bits)
@@ -89,7 +100,12 @@ def loops_of(lay: Layout, lo: int, hi: int) -> DecodedLoops:
 
 @helper
 def uop_of(lay: Layout, word: int) -> tuple[int, int, int]:
-    """Decode a micro-op, given as an unsigned 64-bit integer, to (dst, src, wgt)."""
+    """Decode a micro-op to its accumulator, source and weight indices (dst, src, wgt).
+
+    Args:
+        lay: bit positions of the instruction fields.
+        word: the micro-op as an unsigned 64-bit integer.
+    """
     src_at = lay.uop_dst_bits
     wgt_at = src_at + lay.uop_src_bits
     dst = nb.int64(word & nb.uint64((1 << lay.uop_dst_bits) - 1))

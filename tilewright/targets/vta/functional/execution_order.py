@@ -27,7 +27,11 @@ QUEUES_OF_FLAGS = np.array(FLAG_QUEUES, np.int64)  # queue of each module and fl
 
 @allocating_helper
 def modules_of(insns: NDArray[np.uint64]) -> NDArray[np.int8]:
-    """Return the module that executes each instruction, int8, shape (n,)."""
+    """Return the module that executes each instruction, int8, shape (n,).
+
+    Args:
+        insns: instructions, uint64, shape (n, 2).
+    """
     modules = np.empty(len(insns), np.int8)
     for n in range(len(insns)):
         lo, hi = insns[n, 0], insns[n, 1]

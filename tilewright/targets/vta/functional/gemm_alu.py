@@ -35,6 +35,10 @@ _LOOP_RANGE = 1 << LOOP_FIELD_BITS
 def trips(rules: SemanticRules, g: DecodedLoops) -> tuple[int, int, int]:
     """Return the number of iterations of each loop of a GEMM or ALU instruction.
 
+    Args:
+        rules: the simulated behaviour where implementations of the VTA differ.
+        g: fields of the instruction.
+
     Returns:
         The iterations of the outer loop, of the inner loop, and the number of micro-ops.
     """
@@ -52,16 +56,31 @@ def trips(rules: SemanticRules, g: DecodedLoops) -> tuple[int, int, int]:
 
 @helper
 def largest(base: int, outer: int, by_out: int, inner: int, by_in: int) -> int:
-    """Return the largest index that a loop nest reaches.
+    """Return the largest index that an operand reaches in two nested hardware loops.
 
     It is the index of the last iteration, because the index steps (factors) are unsigned.
+
+    Args:
+        base: index of the first iteration.
+        outer: iterations of the outer loop.
+        by_out: index step per outer iteration.
+        inner: iterations of the inner loop.
+        by_in: index step per inner iteration.
     """
     return base + (outer - 1) * by_out + (inner - 1) * by_in
 
 
 @helper
 def gemm(m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops) -> None:
-    """Execute a GEMM. With the reset flag, it sets accumulators to zero instead."""
+    """Execute a GEMM instruction, or set accumulators to zero if its reset flag is set.
+
+    Args:
+        m: the machine.
+        lay: bit positions of the instruction fields.
+        rules: the simulated behaviour where implementations of the VTA differ.
+        pads: the scratchpads; changed in place.
+        g: fields of the instruction.
+    """
     outer, inner, uops = trips(rules, g)
     if outer == 0 or inner == 0:
         return
@@ -116,11 +135,21 @@ def _uop_nest(
     lay: Layout, uop: NDArray[np.uint64], rules: SemanticRules, g: DecodedLoops, k: int, uops: int,
     outer: int, inner: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Find a repeating pattern in the micro-ops from micro-op `k` on.
+    """Find a repeating pattern in the micro-ops of a GEMM, from a given micro-op on.
 
     The pattern consists of `period` micro-ops. It is repeated `length` times with the same weights,
     and each time the accumulator and input indices increase by fixed steps. All indices are inside
     the scratchpads.
+
+    Args:
+        lay: bit positions of the instruction fields.
+        uop: micro-op scratchpad, shape (micro-ops,).
+        rules: the simulated behaviour where implementations of the VTA differ.
+        g: fields of the instruction.
+        k: number of the first micro-op of the pattern.
+        uops: number of micro-ops of the GEMM.
+        outer: iterations of the outer loop.
+        inner: iterations of the inner loop.
 
     Returns:
         The period, the length, the accumulator step and the input step; (1, 1, 0, 0) if there is no
@@ -194,7 +223,19 @@ def _gemm_wrapped(
     m: Machine, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops,
     d: int, s: int, t: int, outer: int, inner: int,
 ) -> None:  # fmt: skip
-    """Execute one micro-op of a GEMM whose indices exceed a scratchpad and wrap around."""
+    """Execute one micro-op of a GEMM whose indices exceed a scratchpad and wrap around.
+
+    Args:
+        m: the machine.
+        rules: the simulated behaviour where implementations of the VTA differ.
+        pads: the scratchpads; changed in place.
+        g: fields of the instruction.
+        d: accumulator index of the micro-op.
+        s: input index of the micro-op.
+        t: weight index of the micro-op.
+        outer: iterations of the outer loop.
+        inner: iterations of the inner loop.
+    """
     one, none = nb.int64(1), nb.int64(0)
     for i in range(outer):
         for j in range(inner):
@@ -242,9 +283,13 @@ def _reset_accumulators(
 
 @helper
 def truncate(acc: NDArray[np.int32], first: int, lanes: int, bits: int) -> None:
-    """Sign-extend accumulators from their low `bits` bits (fewer than 32).
+    """Sign-extend accumulators from their low bits, so that they behave like narrow integers.
 
-    The `lanes` accumulators begin at index `first` of the flat array.
+    Args:
+        acc: accumulators, flat; changed in place.
+        first: index of the first accumulator.
+        lanes: number of accumulators.
+        bits: width of an accumulator in bits, below 32.
     """
     unused = 32 - bits
     for lane in range(first, first + lanes):
@@ -256,7 +301,15 @@ _BY_SIGN, _LEFT, _RIGHT = 0, 1, 2
 
 @helper
 def alu(m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops) -> None:
-    """Execute an ALU instruction."""
+    """Execute an ALU instruction.
+
+    Args:
+        m: the machine.
+        lay: bit positions of the instruction fields.
+        rules: the simulated behaviour where implementations of the VTA differ.
+        pads: the scratchpads; changed in place.
+        g: fields of the instruction.
+    """
     outer, inner, uops = trips(rules, g)
     if outer == 0 or inner == 0 or uops == 0:
         return
@@ -283,7 +336,11 @@ def alu(m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, g: Dec
 
 @helper
 def _operation(m: Machine, rules: SemanticRules, g: DecodedLoops) -> tuple[int, int, int, int]:
-    """Return the operation, immediate, shift direction and shift mask, as `alu_tile` takes them."""
+    """Decode the operation of an ALU instruction to the arguments of `alu_tile`.
+
+    Returns:
+        The operation, the immediate, the direction of shifts and the mask of shift amounts.
+    """
     if g.alu_opcode != ALU_SHR:
         return g.alu_opcode, g.imm, _BY_SIGN, 31
     if rules.hardware_shift:
@@ -303,9 +360,22 @@ def _rows(
 ) -> None:  # fmt: skip
     """Execute an ALU operation on runs of adjacent elements.
 
-    There are `outer` runs of `inner` elements with `size` lanes each. The first run begins at
-    element `d` (destination) and `s` (source); each further run begins `by_d` and `by_s` elements
-    later.
+    Args:
+        acc: accumulators, shape (depth · size,); changed in place.
+        fresh: whether OUT equals the accumulator, shape (depth,); changed in place.
+        d: destination element of the first run.
+        s: source element of the first run.
+        outer: number of runs.
+        by_d: distance between the destinations of two runs, in elements.
+        by_s: distance between the sources of two runs, in elements.
+        inner: number of elements per run.
+        size: number of lanes per element.
+        use_imm: 1 if the second operand is the immediate.
+        from_source: whether the first operand is the source instead of the destination.
+        imm: the immediate.
+        operation: the ALU operation.
+        shift: direction of shifts, as `alu_tile` takes it.
+        mask: mask of shift amounts.
     """
     for i in range(outer):
         target, source = d + i * by_d, s + i * by_s
@@ -325,7 +395,31 @@ def _scattered(
     inner: int, d_in: int, s_in: int, size: int, use_imm: int, from_source: bool, imm: int,
     operation: int, shift: int, mask: int, acc_bits: int,
 ) -> None:  # fmt: skip
-    """Execute an ALU operation element by element, with indices modulo the scratchpad depth."""
+    """Execute an ALU operation element by element, with indices modulo the scratchpad depth.
+
+    Args:
+        acc: accumulators, shape (depth · size,); changed in place.
+        fresh: whether OUT equals the accumulator, shape (depth,); changed in place.
+        uop: micro-op scratchpad, shape (micro-ops,).
+        lay: bit positions of the instruction fields.
+        first: first micro-op.
+        uops: number of micro-ops.
+        depth: number of accumulator elements.
+        outer: iterations of the outer loop.
+        d_out: destination step per outer iteration.
+        s_out: source step per outer iteration.
+        inner: iterations of the inner loop.
+        d_in: destination step per inner iteration.
+        s_in: source step per inner iteration.
+        size: number of lanes per element.
+        use_imm: 1 if the second operand is the immediate.
+        from_source: whether the first operand is the source instead of the destination.
+        imm: the immediate.
+        operation: the ALU operation.
+        shift: direction of shifts, as `alu_tile` takes it.
+        mask: mask of shift amounts.
+        acc_bits: width of an accumulator in bits.
+    """
     for i in range(outer):
         for j in range(inner):
             for k in range(first, first + uops):

@@ -86,8 +86,8 @@ def run(
         dram: memory image, uint8, changed in place; `dram[0]` is at address `base`.
         base: byte address of the memory image.
         m: the machine.
-        lay: layout of the instruction fields.
-        rules: the semantic rules.
+        lay: bit positions of the instruction fields.
+        rules: the simulated behaviour where implementations of the VTA differ.
         pads: scratchpads of the run. They must be zero at the start, unless earlier content is to
             be kept.
         queues_of_flags: `execution_order.QUEUES_OF_FLAGS`.
@@ -142,8 +142,8 @@ def execute_one(
 
     Args:
         m: the machine.
-        lay: layout of the instruction fields.
-        rules: the semantic rules.
+        lay: bit positions of the instruction fields.
+        rules: the simulated behaviour where implementations of the VTA differ.
         pads: the scratchpads.
         lo: low word of the instruction.
         hi: high word of the instruction.

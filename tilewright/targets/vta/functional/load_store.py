@@ -105,10 +105,15 @@ def unpack_weights(
 def unpack_uops(
     dram: NDArray[np.uint8], at: int, size: int, uop: NDArray[np.uint64], first: int, count: int
 ) -> None:
-    """Copy micro-ops from memory to a scratchpad.
+    """Copy micro-ops from memory to the micro-op scratchpad.
 
-    The `count` micro-ops of `size` bytes each are read from byte `at` on and written from index
-    `first` on.
+    Args:
+        dram: memory image, uint8, shape (bytes,).
+        at: byte position of the first micro-op in `dram`.
+        size: size of a micro-op in bytes.
+        uop: the scratchpad; changed in place.
+        first: index of the first micro-op in `uop`.
+        count: number of micro-ops.
     """
     for n in range(count):
         word = np.uint64(0)
@@ -154,7 +159,13 @@ def pack_rows(
 
 @helper
 def clear_items(target: NDArray[np.int32], first: int, count: int) -> None:
-    """Set `count` items of a flat array to zero, from index `first` on."""
+    """Set consecutive items of a flat array to zero.
+
+    Args:
+        target: the array; changed in place.
+        first: index of the first item.
+        count: number of items.
+    """
     cleared = target[first : first + count]
     for k in range(count):
         cleared[k] = 0
@@ -203,6 +214,11 @@ def footprint_of(m: Machine, memory: int, t: Transfer) -> Footprint:
     """Return the memory area that a LOAD or STORE accesses.
 
     The start address is taken modulo 2³² bytes, as in the functional simulator and in the RTL.
+
+    Args:
+        m: the machine.
+        memory: memory type of the instruction.
+        t: fields of the instruction.
     """
     size = m.out_bytes
     if memory == UOP:
@@ -222,7 +238,12 @@ def footprint_of(m: Machine, memory: int, t: Transfer) -> Footprint:
 
 @helper
 def depth_of(rules: SemanticRules, memory: int) -> int:
-    """Return the number of elements of the scratchpad that a LOAD of this memory type fills."""
+    """Return the number of elements of the scratchpad that a LOAD of a memory type fills.
+
+    Args:
+        rules: the semantic rules, which contain the depths.
+        memory: the memory type.
+    """
     if memory == UOP:
         return rules.uop_depth
     if memory == WGT:
@@ -245,7 +266,7 @@ def load(
 
     Args:
         m: the machine.
-        rules: the semantic rules.
+        rules: the simulated behaviour where implementations of the VTA differ.
         pads: the scratchpads.
         dram: memory image, uint8, shape (bytes,).
         base: byte address of the memory image.
@@ -328,7 +349,7 @@ def store(
 
     Args:
         m: the machine.
-        rules: the semantic rules.
+        rules: the simulated behaviour where implementations of the VTA differ.
         pads: the scratchpads.
         dram: memory image, uint8, shape (bytes,).
         base: byte address of the memory image.
@@ -495,7 +516,13 @@ def _outside(at: int, step: int, image_bytes: int) -> int:
 
 @helper
 def _alike(fresh: NDArray[np.uint8], index: int, most: int) -> int:
-    """Return the length of the run of equal `fresh` flags from `index` on, at most `most`."""
+    """Count the consecutive elements whose `fresh` flag equals that of the first element.
+
+    Args:
+        fresh: flags, shape (depth,).
+        index: index of the first element.
+        most: maximum count.
+    """
     count = 1
     while count < most and fresh[index + count] == fresh[index]:
         count += 1

@@ -68,7 +68,11 @@ def allocate(m: Machine, rules: SemanticRules, seed: int | None = None) -> Scrat
 
 
 def clear(pads: Scratchpads) -> None:
-    """Set all scratchpads to zero, for the next program."""
+    """Set all scratchpads to zero, for the next program.
+
+    Args:
+        pads: the scratchpads; changed in place.
+    """
     for array in (pads.uop, pads.inp, pads.wgt, pads.acc, pads.out, pads.fresh):
         array.fill(0)
 

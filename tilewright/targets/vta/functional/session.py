@@ -47,7 +47,11 @@ def stuck_modules(
 
 
 def deadlock_detail(stuck: list[tuple[int, int, list[int]]]) -> str:
-    """Describe a deadlock: where each module is stuck, and for which tokens it waits."""
+    """Describe a deadlock: where each module is stuck, and for which tokens it waits.
+
+    Args:
+        stuck: one tuple per stuck module, from `stuck_modules`.
+    """
     parts = []
     for module, instruction, queues in stuck:
         tokens = " and ".join(QUEUE_NAMES[queue] for queue in queues)

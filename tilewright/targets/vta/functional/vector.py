@@ -33,9 +33,21 @@ def gemm_tile(
 ) -> Any:  # fmt: skip
     """Compute acc[acc_at + n·acc_step :][:16] += W · inp[inp_at + n·inp_step :][:16] for n < count.
 
-    W is the 16×16 tile of weights that begins at item `wgt_at`. `acc` is int32; `inp` and `wgt` are
-    int16. Pairs of 16-bit products are summed in 32-bit lanes, with one instruction per pair if the
-    CPU has it (x86 `vpdpwssd`, `vpmaddwd`).
+    W is a 16×16 tile of weights. Pairs of 16-bit products are summed in 32-bit lanes, with one
+    instruction per pair if the CPU has it (x86 `vpdpwssd`, `vpmaddwd`). All positions count array
+    items.
+
+    Args:
+        typingctx: numba's typing context.
+        acc: accumulators, int32, flat; changed in place.
+        acc_at: position of the first 16 accumulators.
+        acc_step: distance to the next accumulators.
+        inp: inputs, int16, flat.
+        inp_at: position of the first 16 inputs.
+        inp_step: distance to the next inputs.
+        wgt: weights, int16, flat.
+        wgt_at: position of the tile of weights.
+        count: number of iterations n.
     """
     signature = types.void(
         acc, _WHOLE, _WHOLE, inp, _WHOLE, _WHOLE, wgt, _WHOLE, _WHOLE
@@ -70,9 +82,23 @@ def alu_tile(
 ) -> Any:  # fmt: skip
     """Compute acc[dst :][:16] = x op y, `count` times, advancing by `step` items, in strict order.
 
-    x is acc[left :] and y is acc[right :] or `imm`. `operation` is the ALU opcode; 5 to 7 act as
-    MUL. A SHR shifts right by y & `amount_mask`, or left by −y & `amount_mask`. It shifts left if y
-    < 0 with `shift` 0, always left with 1, and always right with 2.
+    x is acc[left :] and y is acc[right :] or the immediate. A SHR shifts right by y &
+    `amount_mask`, or left by −y & `amount_mask`. It shifts left if y < 0 with `shift` 0, always
+    left with 1, and always right with 2.
+
+    Args:
+        typingctx: numba's typing context.
+        acc: accumulators, int32, flat; changed in place.
+        dst: position of the first destination.
+        left: position of the first operand.
+        right: position of the second operand.
+        use_imm: whether y is the immediate.
+        imm: the immediate.
+        operation: the ALU opcode; 5 to 7 act as MUL.
+        shift: direction of shifts, see above.
+        amount_mask: mask of shift amounts.
+        step: distance of two iterations, in items.
+        count: number of iterations.
     """
     signature = types.void(acc, *[_WHOLE] * 10)
 
@@ -109,9 +135,17 @@ def alu_tile(
 
 @intrinsic
 def weight_tile(typingctx: Any, memory: Any, at: Any, pitch: Any, wgt: Any, wgt_at: Any) -> Any:
-    """Convert 16 rows of 16 signed bytes, `pitch` bytes apart, to a tile of weights.
+    """Convert 16 rows of 16 signed bytes to a tile of int16 weights.
 
-    `memory` is uint8, `wgt` is int16. The tile is ordered as [input pair][output][2].
+    The tile is ordered as [input pair][output][2].
+
+    Args:
+        typingctx: numba's typing context.
+        memory: memory image, uint8, flat.
+        at: position of the first row in `memory`.
+        pitch: distance of two rows in bytes.
+        wgt: weights, int16, flat; changed in place.
+        wgt_at: position of the tile in `wgt`.
     """
     signature = types.void(memory, _WHOLE, _WHOLE, wgt, _WHOLE)
 
@@ -140,12 +174,20 @@ def weight_tile(typingctx: Any, memory: Any, at: Any, pitch: Any, wgt: Any, wgt_
 
 
 def _data(context: Any, builder: Any, kind: Any, array: Any) -> Any:
-    """Return the data pointer of an array argument."""
+    """Return the data pointer of an array argument, as an LLVM value."""
     return context.make_array(kind)(context, builder, value=array).data
 
 
 def _load(builder: Any, data: Any, at: Any, kind: Any, align: int) -> Any:
-    """Load a value of type `kind` from item `at`."""
+    """Load a value from an array, as an LLVM instruction.
+
+    Args:
+        builder: LLVM builder of the function.
+        data: pointer to the array.
+        at: index of the item.
+        kind: LLVM type of the value.
+        align: alignment of the load in bytes.
+    """
     value = builder.load(builder.bitcast(builder.gep(data, [at]), kind.as_pointer()))
     value.align = align
     return value
@@ -157,14 +199,19 @@ def _store(builder: Any, value: Any, data: Any, at: Any, align: int) -> None:
 
 
 def _splat(builder: Any, value: Any) -> Any:
-    """Return a vector with 16 copies of a scalar."""
+    """Return an LLVM vector with 16 copies of a scalar."""
     blank = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
     first = builder.insert_element(blank, value, _I32(0))
     return builder.shuffle_vector(first, blank, ir.Constant(_LANES, [0] * LANES))
 
 
 def _interleave(size: int, group: int) -> Any:
-    """Return the shuffle mask that alternates groups of two vectors with `size` items."""
+    """Return the LLVM shuffle mask that alternates groups of items of two vectors.
+
+    Args:
+        size: number of items per vector.
+        group: number of items per group.
+    """
     order = []
     for first in range(0, size, group):
         order += [*range(first, first + group), *range(size + first, size + first + group)]

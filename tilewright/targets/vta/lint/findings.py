@@ -34,7 +34,7 @@ TOKEN_OVERFLOW_POSSIBLE, MEMORY_RACE = 43, 44
 
 
 class FlagClass(NamedTuple):
-    """Class of findings that the functional simulator does not report as faults."""
+    """Class of findings of the linter that the functional simulator does not report as faults."""
 
     name: str
     severity: Severity
@@ -130,14 +130,22 @@ _FLAGGED_FAULTS = (
 
 
 def severity_of(code: int) -> Severity:
-    """Return the severity of a class of findings."""
+    """Return the severity of a class of findings.
+
+    Args:
+        code: number of the class.
+    """
     if code in FLAG_CLASSES:
         return FLAG_CLASSES[code].severity
     return "flag" if code in _FLAGGED_FAULTS else "error"
 
 
 def name_of(code: int) -> str:
-    """Return the name of a class of findings."""
+    """Return the name of a class of findings.
+
+    Args:
+        code: number of the class.
+    """
     return FLAG_CLASSES[code].name if code in FLAG_CLASSES else f.FAULT_NAMES[code]
 
 
@@ -167,7 +175,16 @@ def empty_log() -> Log:
 
 @helper
 def note(log: Log, kind: int, instruction: int, value: int, limit: int, extra: int) -> None:
-    """Append a finding to the log. If the log is full, only the class is recorded."""
+    """Append a finding to the log. If the log is full, only its class is recorded.
+
+    Args:
+        log: log of findings; changed in place.
+        kind: class of the finding.
+        instruction: index of the instruction; -1 for the whole program.
+        value: the offending value.
+        limit: the limit that the value violates.
+        extra: additional number, for example a memory type.
+    """
     log.met[kind] = 1
     if log.filled[0] < len(log.rows):
         row = log.rows[log.filled[0]]
@@ -176,7 +193,13 @@ def note(log: Log, kind: int, instruction: int, value: int, limit: int, extra: i
 
 
 def rename(log: Log, kind: int, to: int) -> None:
-    """Change the class of all findings of class `kind` to class `to`."""
+    """Change the class of all findings of one class.
+
+    Args:
+        log: log of findings; changed in place.
+        kind: the present class.
+        to: the new class.
+    """
     kinds = log.rows[: int(log.filled[0]), 0]
     kinds[kinds == kind] = to
     log.met[kind], log.met[to] = 0, 1

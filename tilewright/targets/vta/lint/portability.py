@@ -76,7 +76,11 @@ class Accesses(NamedTuple):
 
 
 def no_accesses(rules: SemanticRules) -> Accesses:
-    """Allocate the record of accesses before the first instruction, without any access."""
+    """Allocate the record of accesses before the first instruction, without any access.
+
+    Args:
+        rules: the simulated behaviour where implementations of the VTA differ.
+    """
     inp, wgt, acc = rules.inp_depth, rules.wgt_depth, rules.acc_depth
     return Accesses(
         np.zeros(inp, np.int32), np.zeros(inp, np.int32), np.zeros(wgt, np.int32),
@@ -94,7 +98,7 @@ def inspect_transfer(
 
     Args:
         m: the machine.
-        rules: the semantic rules.
+        rules: the simulated behaviour where implementations of the VTA differ.
         pads: the scratchpads.
         is_store: whether the instruction is a STORE.
         t: fields of the instruction.
@@ -155,7 +159,13 @@ def _inspect_stored(
 
 @helper
 def inspect_trips(m: Machine, g: DecodedLoops, n: int, log: Log) -> bool:
-    """Examine the loop counts of a GEMM or ALU instruction.
+    """Log a GEMM or ALU instruction with unusual loop counts.
+
+    Args:
+        m: the machine.
+        g: fields of the instruction.
+        n: index of the instruction.
+        log: log of findings; changed in place.
 
     Returns:
         Whether the instruction executes at least one iteration.
@@ -179,8 +189,8 @@ def inspect_gemm(
     """Examine a GEMM that executes at least one iteration.
 
     Args:
-        lay: layout of the instruction fields.
-        rules: the semantic rules.
+        lay: bit positions of the instruction fields.
+        rules: the simulated behaviour where implementations of the VTA differ.
         pads: the scratchpads.
         g: fields of the instruction.
         first_iteration: number of the instruction's first iteration. Iterations are counted over
@@ -226,8 +236,8 @@ def inspect_alu(
     `run_tensor_shift` examines the amounts of a shift with a tensor operand.
 
     Args:
-        lay: layout of the instruction fields.
-        rules: the semantic rules.
+        lay: bit positions of the instruction fields.
+        rules: the simulated behaviour where implementations of the VTA differ.
         pads: the scratchpads.
         g: fields of the instruction.
         clock: number of instructions of each module that have certainly finished, shape (3,).
@@ -261,7 +271,17 @@ def run_tensor_shift(
     m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops, n: int,
     log: Log,
 ) -> None:  # fmt: skip
-    """Execute a shift by a tensor, and log amounts that implementations treat differently."""
+    """Execute a shift by a tensor, and log amounts that implementations treat differently.
+
+    Args:
+        m: the machine.
+        lay: bit positions of the instruction fields.
+        rules: the simulated behaviour where implementations of the VTA differ.
+        pads: the scratchpads; changed in place.
+        g: fields of the instruction.
+        n: index of the instruction.
+        log: log of findings; changed in place.
+    """
     note(log, c.ALU_TENSOR_SHIFT, n, 0, 0, 0)
     outer, inner, uops = trips(rules, g)
     size = m.batch * pads.acc_row
@@ -290,7 +310,12 @@ def run_tensor_shift(
 
 @helper
 def _write_acc(seen: Accesses, d: int, clock: NDArray[np.int32]) -> bool:
-    """Record that compute writes an accumulator.
+    """Record that the compute module writes an accumulator.
+
+    Args:
+        seen: last accesses to the scratchpads; changed in place.
+        d: index of the accumulator.
+        clock: number of instructions of each module that have certainly finished, shape (3,).
 
     Returns:
         Whether a STORE may still be reading the accumulator.
@@ -318,8 +343,8 @@ def survey(
         noisy_dram: memory image for the run on noise, shape (bytes,); changed in place.
         base: byte address of both images.
         m: the machine.
-        lay: layout of the instruction fields.
-        rules: the semantic rules.
+        lay: bit positions of the instruction fields.
+        rules: the simulated behaviour where implementations of the VTA differ.
         pads: zeroed scratchpads.
         noisy: scratchpads filled with noise.
         queues_of_flags: queue of each module and flag, shape (3, 4).

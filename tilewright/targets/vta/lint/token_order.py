@@ -108,12 +108,25 @@ def _started_pops(
     pushes: NDArray[np.int64], popped: NDArray[np.int32], modules: NDArray[np.int8],
     clocks: NDArray[np.int32], n: int,
 ) -> int:  # fmt: skip
-    """Count the tokens of `queue` that the popping module's next instruction has certainly taken.
+    """Count the tokens of a queue that the popping module's next instruction has certainly taken.
 
     A module is idle only if tokens are missing. Its next instruction has therefore started and
     taken its tokens if two conditions hold: it was fetched before instruction `n`, and all of its
-    tokens were certainly pushed before `n` completes. `popped`, shape (4,), is the number of pops
-    from each queue before that instruction.
+    tokens were certainly pushed before `n` completes.
+
+    Args:
+        insns: instructions, shape (k, 2).
+        instructions: instructions of the popping module in order, padded with -1.
+        clock: number of instructions of each module that have certainly finished, shape (3,).
+        queue: index of the token queue.
+        popper_queues: queues of the flags of the popping module, shape (4,).
+        pushers: instruction that pushes each token, shape (4, tokens); -1 for initial tokens.
+        pushes: number of tokens of each queue so far, shape (4,).
+        popped: number of pops from each queue before the popping module's next instruction, shape
+            (4,).
+        modules: module that executes each instruction, shape (k,).
+        clocks: clocks of the instructions so far, shape (k, 3).
+        n: index of the current instruction.
     """
     done = clock[modules[instructions[0]]] if instructions[0] >= 0 else 0
     following = instructions[done] if done < len(instructions) else -1
@@ -138,7 +151,14 @@ def _started_pops(
 
 @allocating_helper
 def _instructions_by_module(modules: NDArray[np.int8]) -> NDArray[np.int32]:
-    """List the instructions of each module in order, shape (3, n), padded with -1."""
+    """List the instructions of each module in order.
+
+    Args:
+        modules: module that executes each instruction, shape (n,).
+
+    Returns:
+        Indices of instructions, int32, shape (3, n), padded with -1.
+    """
     lists = np.full((3, len(modules)), -1, np.int32)
     filled = np.zeros(3, np.int64)
     for n in range(len(modules)):
@@ -266,9 +286,13 @@ def loses_tokens(
 def _with_flag(
     insns: NDArray[np.uint64], modules: NDArray[np.int8], queue: int, first: int
 ) -> NDArray[np.bool_]:
-    """Return a mask of the instructions that pop from or push to a queue, shape (n,).
+    """Return a mask of the instructions that pop from, or push to, a token queue, shape (n,).
 
-    `first` is 0 for pops and 2 for pushes.
+    Args:
+        insns: instructions, shape (n, 2).
+        modules: module that executes each instruction, shape (n,).
+        queue: index of the queue.
+        first: 0 for pops, 2 for pushes.
     """
     flags, chosen = insns[:, 0], np.zeros(len(insns), np.bool_)
     for module, queues in enumerate(FLAG_QUEUES):

@@ -70,7 +70,7 @@ class Lowering:
         kind: name of the schedule space.
         stock: whether the restrictions of the stock compiler apply.
         machine: numbers of the machine.
-        layout: layout of the instruction fields.
+        layout: bit positions of the instruction fields.
         geometry: packed sizes and memory layout of the workload.
         epilogue: rows of `epilogue_steps`, int64, shape (steps, 3).
         space: the schedule space.
@@ -155,7 +155,11 @@ class Lowering:
 
     @property
     def pipeline(self) -> str:
-        """Key in `_LOWERINGS`: the space, or the pipeline that replaces it."""
+        """Key of the lowering function in `_LOWERINGS`.
+
+        It is the name of the schedule space, or of the pipeline of a fused pattern that replaces
+        the lowering of the space.
+        """
         if self.workload.operator == "max_pool":
             return "max_pool"
         pattern = pipeline_of(self.workload)
@@ -328,7 +332,13 @@ def _ragged(chunks: list[NDArray[np.uint64]], lengths: NDArray[np.int64]) -> Rag
 
 @allocating_helper
 def _grow(kept: NDArray[np.uint64], size: int, new_size: int) -> NDArray[np.uint64]:
-    """Return a longer array that begins with the first `size` rows of `kept`."""
+    """Return a longer array that begins with the first rows of another array.
+
+    Args:
+        kept: the array.
+        size: number of rows to keep.
+        new_size: number of rows of the result.
+    """
     grown = np.empty((new_size, kept.shape[1]), np.uint64)
     # Plain loops: for its error message, an assignment of slices compiles numba's strings, too.
     for i in range(size):
@@ -339,10 +349,13 @@ def _grow(kept: NDArray[np.uint64], size: int, new_size: int) -> NDArray[np.uint
 
 @cache
 def row_lowering(pipeline: str) -> RowLowering:
-    """Compile the loop over rows for one entry of `_LOWERINGS`.
+    """Compile the loop that lowers the rows of a batch, for one entry of `_LOWERINGS`.
 
     Each lowering function has its own loop, so that a command compiles only the functions that it
     uses.
+
+    Args:
+        pipeline: key of the lowering function in `_LOWERINGS`.
     """
     lower = _LOWERINGS[pipeline]
 

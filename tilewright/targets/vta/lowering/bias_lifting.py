@@ -56,9 +56,10 @@ NONE = Lift(0, 0, 0)
 
 
 def lift_of(workload: Workload, m: Machine) -> Lift:
-    """Compute the lift of a workload's bias, so that the bias replaces the accumulator reset.
+    """Compute the constant (lift) to add to a workload's bias, so that it replaces a reset.
 
-    The epilogue allows a lift only if it consists of additions, one right shift, a minimum and a
+    The maximum of an accumulator's old value and the lifted bias is then the lifted bias. The
+    epilogue allows a lift only if it consists of additions, one right shift, a minimum and a
     maximum, in this order.
 
     Args:
@@ -107,11 +108,15 @@ def _averaged_lift(workload: Workload, clips: int) -> int:
 
 
 def lift_of_shortcut(workload: Workload, m: Machine) -> tuple[Lift, int]:
-    """Compute the lift of a shortcut's bias.
+    """Compute the constant (lift) to add to a shortcut's bias, so that it replaces a reset.
 
     There is no lift if the final values of the accumulators are not clipped to eight bits. There is
     also none if the convolution has no bias that can subtract the remaining part of the lift before
     the right shift.
+
+    Args:
+        workload: the workload with the shortcut.
+        m: the machine.
 
     Returns:
         The lift, and the part of it that remains in the accumulators after the shortcut's epilogue.
@@ -133,6 +138,10 @@ def _largest_sum(w: Workload, m: Machine) -> int:
     """Return an upper bound on the magnitude of an accumulator before the right shift.
 
     It adds up the largest products, residual and offsets.
+
+    Args:
+        w: the workload.
+        m: the machine.
     """
     products = (w.in_channels // w.groups * w.kernel_h * w.kernel_w) << (
         m.inp_bits + m.wgt_bits - 2
@@ -146,17 +155,21 @@ def _largest_sum(w: Workload, m: Machine) -> int:
 
 
 def lifted_geometry(geo: Geometry, lift: Lift) -> Geometry:
-    """Record the lift of the bias in the geometry of a workload.
+    """Record in the geometry of a workload that a constant (lift) is added to the bias.
 
     The bias in memory then includes the lift. The geometry also records what a fused average has to
     subtract.
+
+    Args:
+        geo: geometry of the workload.
+        lift: the lift of the bias.
     """
     average = lift.clips >> 8 if geo.average_taps else 0
     return geo._replace(bias_lift=lift.bias, bias_lowest=lift.lowest, average_lift=average)
 
 
 def lifted_shortcut(geo: Geometry, lift: Lift, left: int) -> Geometry:
-    """Record the lift of a shortcut's bias in the geometry of a workload.
+    """Record in the geometry of a workload that a constant (lift) is added to the shortcut's bias.
 
     Args:
         geo: geometry of the layer.
@@ -168,10 +181,13 @@ def lifted_shortcut(geo: Geometry, lift: Lift, left: int) -> Geometry:
 
 
 def lifted_epilogue(epilogue: NDArray[np.int64], lift: Lift, behind: int = 0) -> NDArray[np.int64]:
-    """Raise the minima and maxima of an epilogue by the remaining part of the lift.
+    """Raise the minima and maxima of an epilogue by what remains of the bias's lift.
+
+    The lift is a constant that is added to the bias. A part of it remains after the right shift.
 
     Args:
-        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        epilogue: ALU operations as rows (operand kind, opcode, immediate) of `epilogue_steps`,
+            shape (steps, 3).
         lift: the lift.
         behind: number of final steps that are not changed.
 

@@ -60,8 +60,9 @@ def set_alike(
     Args:
         geo: geometry of the workload.
         m: the machine.
-        lay: layout of the instruction fields.
-        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        lay: bit positions of the instruction fields.
+        epilogue: ALU operations as rows (operand kind, opcode, immediate) of `epilogue_steps`,
+            shape (steps, 3).
         values: knob values (not indices), shape (n, knobs); changed in place.
     """
     for row in range(values.shape[0]):
@@ -88,9 +89,12 @@ def set_alike(
 
 @stage
 def in_one_part(plan: LoweringPlan) -> bool:
-    """Return whether every step loads its weights in one part for any value of the knob `ramp`.
+    """Return whether the knob `ramp` has no effect, because weights are never loaded in parts.
 
-    See `reduction_steps.run_step`.
+    `reduction_steps.run_step` splits the loads of weights.
+
+    Args:
+        plan: plan of the schedule: tiles, scratchpad slots and hardware loops.
     """
     if not plan.loops.unrolled:
         return plan.geo.column == 0  # for a column, the hardware loops depend on the knob
@@ -112,7 +116,11 @@ def in_one_part(plan: LoweringPlan) -> bool:
 
 @stage
 def one_piece(plan: LoweringPlan) -> bool:
-    """Return whether the last tile's epilogue has one piece for any value of `tail`."""
+    """Return whether the knob `tail` has no effect, because the last epilogue is not divided.
+
+    Args:
+        plan: plan of the schedule: tiles, scratchpad slots and hardware loops.
+    """
     tiles = plan.geo.groups * plan.tiling.places * plan.tiling.co_tiles
     last = tile_at(plan, tiles - 1, tiles)
     blocks, rows = epilogue_piece(

@@ -58,9 +58,13 @@ EXTENDED_KNOBS = (
 
 
 def balanced(n: int, most: int = 1 << 30) -> tuple[int, ...]:
-    """Return the part sizes that result from dividing `n` into 1 to `most` nearly equal parts.
+    """Return the distinct part sizes when `n` is divided into 1 to `most` nearly equal parts.
 
-    The sizes are distinct and in ascending order.
+    The sizes are in ascending order.
+
+    Args:
+        n: the number to divide.
+        most: maximum number of parts.
     """
     return tuple(sorted({-(-n // parts) for parts in range(1, min(n, most) + 1)}))
 
@@ -115,12 +119,13 @@ def lower_extended(
     Args:
         geo: geometry of the workload.
         m: the machine.
-        lay: layout of the instruction fields.
-        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        lay: bit positions of the instruction fields.
+        epilogue: ALU operations as rows (operand kind, opcode, immediate) of `epilogue_steps`,
+            shape (steps, 3).
         knobs: knob values (not indices), shape (knobs,).
         out: filled with instructions, uint64, shape (instructions, 2).
         uops: filled with micro-ops, uint64, shape (micro-ops,).
-        state: filled with the counts.
+        state: filled with the program's counts, such as the numbers of instructions.
         options: unused.
 
     Returns:
@@ -154,6 +159,19 @@ def _write(
     kernel_at: NDArray[np.int64],
 ) -> int:  # fmt: skip
     """Write the program of a plan, tile by tile and step by step.
+
+    Args:
+        plan: plan of the schedule: tiles, scratchpad slots and hardware loops.
+        state: counts of the program; changed in place.
+        out: filled with instructions, shape (instructions, 2).
+        uops: filled with micro-ops, shape (micro-ops,).
+        store_of: filled with the last STORE that reads each accumulator slot.
+        inp_ring: filled with the content and the last reader of each input slot.
+        wgt_ring: filled with the content and the last reader of each weight slot.
+        reader: filled with the last GEMM that reads each weight of a stream.
+        residual: filled with the last GEMM that reads each slot of the residual.
+        kernel_keys: filled with the slots and sizes of each micro-op kernel.
+        kernel_at: filled with the first micro-op of each kernel.
 
     Returns:
         The failure code; OK if the program was written.
@@ -199,7 +217,13 @@ def _write(
 def prepare(plan: LoweringPlan, program: GemmProgram, tiles: int) -> None:
     """Write the instructions before the first tile.
 
-    They load the micro-ops and, if it is resident, the bias, and reset all accumulator slots.
+    They load the micro-ops and, if it stays in the scratchpad, the bias, and reset all
+    accumulators.
+
+    Args:
+        plan: plan of the schedule: tiles, scratchpad slots and hardware loops.
+        program: the program that is being written; changed in place.
+        tiles: number of tiles of the program.
     """
     geo, m, slots, state, out = plan.geo, plan.m, plan.slots, program.state, program.out
     state.inp_used = slots.inp * slots.inp_size + slots.res * slots.res_size

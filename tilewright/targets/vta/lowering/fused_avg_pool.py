@@ -44,6 +44,10 @@ _FIRST, _SECOND, _TO_SECOND, _TO_FIRST, _RESULTS = 0, 1, 2, 3, 4
 def check_averaged(workload: Workload, is_extended: bool) -> None:
     """Check that a fused average, if the workload has one, can be lowered.
 
+    Args:
+        workload: the workload.
+        is_extended: whether the schedule space is the extended one.
+
     Raises:
         WorkloadError: the space is not the extended one.
     """
@@ -56,7 +60,11 @@ def check_averaged(workload: Workload, is_extended: bool) -> None:
 
 @stage
 def average_uops(plan: LoweringPlan) -> int:
-    """Return the number of micro-ops that a fused average needs; 0 without an average."""
+    """Return the number of micro-ops that a fused average needs; 0 without an average.
+
+    Args:
+        plan: plan of the schedule: tiles, scratchpad slots and hardware loops.
+    """
     if plan.geo.average_taps == 0:
         return 0
     return plan.slots.acc * (_RESULTS + plan.geo.oh * plan.geo.ow)
@@ -64,7 +72,14 @@ def average_uops(plan: LoweringPlan) -> int:
 
 @stage
 def write_average(plan: LoweringPlan, program: GemmProgram) -> None:
-    """Write the micro-ops of a fused average, after the one micro-op of each accumulator slot."""
+    """Write the micro-ops with which the ALU averages the results of a tile.
+
+    They follow the first micro-ops, of which there is one per accumulator slot.
+
+    Args:
+        plan: plan of the schedule: tiles, scratchpad slots and hardware loops.
+        program: the program that is being written; changed in place.
+    """
     pixels, count = plan.geo.oh * plan.geo.ow, average_uops(plan) // plan.slots.acc
     for slot in range(plan.slots.acc if count else 0):
         acc, at = slot * plan.slots.acc_size, plan.slots.acc + slot * count
@@ -86,9 +101,13 @@ def write_average(plan: LoweringPlan, program: GemmProgram) -> None:
 
 @stage
 def _to_first(plan: LoweringPlan) -> int:
-    """Return the number of results that are summed in the first accumulator of a block.
+    """Return the number of results that are summed in the first accumulator of a channel block.
 
-    These are the results with the larger weight, or all results if all weights are equal.
+    Each block has two accumulators for sums. The first one gets the results with the larger of the
+    two averaging weights, or all results if all weights are equal.
+
+    Args:
+        plan: plan of the schedule: tiles, scratchpad slots and hardware loops.
     """
     pixels = plan.geo.oh * plan.geo.ow
     larger = plan.geo.average_taps % pixels
@@ -97,7 +116,14 @@ def _to_first(plan: LoweringPlan) -> int:
 
 @stage
 def _has_larger_tap(plan: LoweringPlan, pixel: int) -> bool:
-    """Return whether a pixel has the larger weight, see `integer_reference.average_weights`."""
+    """Return whether a pixel has the larger of the two averaging weights.
+
+    `integer_reference.average_weights` defines the weights.
+
+    Args:
+        plan: plan of the schedule.
+        pixel: index of the pixel in the averaged image.
+    """
     pixels, total = plan.geo.oh * plan.geo.ow, plan.geo.average_taps
     return (pixel + 1) * total // pixels - pixel * total // pixels > total // pixels
 
@@ -106,8 +132,14 @@ def _has_larger_tap(plan: LoweringPlan, pixel: int) -> bool:
 def end_averaged(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops: int) -> int:
     """Write the end of a tile whose results are averaged.
 
-    This is the epilogue of the convolution, the average, the epilogue of the average, and the
-    store.
+    The end consists of the epilogue of the convolution, the average, the epilogue of the average,
+    and the store.
+
+    Args:
+        plan: plan of the schedule: tiles, scratchpad slots and hardware loops.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
+        n_uops: number of micro-ops so far.
 
     Returns:
         The new number of micro-ops, or FULL if they do not fit into the scratchpad.
@@ -139,9 +171,15 @@ def end_averaged(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uop
 
 @stage
 def _sum_up(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, at: int) -> None:
-    """Write the instructions that compute the weighted sum of each block in its first accumulator.
+    """Write the instructions that compute the weighted sum of each channel block's results.
 
-    `at` is the position of the first micro-op of the average.
+    The sum of a block is computed in its first accumulator.
+
+    Args:
+        plan: plan of the schedule.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
+        at: position of the first micro-op of the average.
     """
     pixels, tco, first = plan.geo.oh * plan.geo.ow, plan.tiling.tco, _to_first(plan)
     count = tco + tile.cos if first < pixels else tile.cos
@@ -170,9 +208,16 @@ def _sum_up(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, at: int) -
 def _take_back_lift(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, at: int, count: int
 ) -> None:
-    """Subtract the lift of the bias (see `bias_lifting`) from the accumulators that will hold sums.
+    """Write the instructions that subtract the bias's lift from the accumulators for sums.
 
-    `count` is the number of these accumulators.
+    The lift is a constant that was added to the bias: see `bias_lifting`.
+
+    Args:
+        plan: plan of the schedule.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
+        at: position of the first micro-op of the average.
+        count: number of accumulators for sums.
     """
     pixels, first, lift = plan.geo.oh * plan.geo.ow, _to_first(plan), plan.geo.average_lift
     if lift == 0:
@@ -191,9 +236,14 @@ def _take_back_lift(
 def _add_results(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, bgn: int, end: int
 ) -> None:
-    """Write the ALU instruction that adds results to the accumulators of their blocks.
+    """Write the ALU instruction that adds results to the accumulators for sums of their blocks.
 
-    `bgn` and `end` are the range of micro-ops, one per result.
+    Args:
+        plan: plan of the schedule.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
+        bgn: first micro-op; there is one micro-op per result.
+        end: end of the micro-ops, exclusive.
     """
     dst, src = 0, 0
     if tile.cos > 1:
@@ -208,7 +258,17 @@ def _each_block(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, at: int, opcode: int, use_imm: int,
     immediate: int,
 ) -> None:  # fmt: skip
-    """Write an ALU instruction with one micro-op that is repeated for each block of a tile."""
+    """Write an ALU instruction that applies one micro-op to each channel block of a tile.
+
+    Args:
+        plan: plan of the schedule.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
+        at: position of the micro-op, which refers to the first block.
+        opcode: the ALU operation.
+        use_imm: 1 if the second operand is the immediate, else 0.
+        immediate: the immediate.
+    """
     step = 1 if tile.cos > 1 else 0
     instruction_writer.alu(
         program.state, program.out, plan.lay, at, at + 1, 1, tile.cos, 0, step, 0, step, opcode,

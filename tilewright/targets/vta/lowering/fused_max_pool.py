@@ -89,7 +89,7 @@ _L, _C, _S = 0, 1, 2
 
 
 class Writing(NamedTuple):
-    """Output buffers of a program that is being written, and the state of its scratchpads."""
+    """Output buffers of a program that is being written, and contents of the scratchpad slots."""
 
     program: GemmProgram
     maxima: PoolProgram  # the same program, in the form that the max-pool functions take
@@ -98,11 +98,16 @@ class Writing(NamedTuple):
 
 @helper
 def begin_tile(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
-    """Write the initial values of a tile's accumulators, after the last STORE from their slot.
+    """Write the instructions that initialise a tile's accumulators.
 
-    The initial value is zero, or the smallest possible value where the pool has padding.
-    Convolution results that are reused from the tile above are copied, unless they can be read in
-    their old place.
+    They run after the last STORE from the tile's accumulator slot. The initial value is zero, or
+    the smallest possible value where the pool has padding. Convolution results that are reused from
+    the tile above are copied, unless they can be read in their old place.
+
+    Args:
+        plan: plan of the convolution with its max-pool.
+        w: the program that is being written; changed in place.
+        tile: the output tile.
     """
     state, out = w.program.state, w.program.out
     state.tiles += 1
@@ -128,9 +133,14 @@ def begin_tile(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
 
 @helper
 def reset_sums(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
-    """Write the reset of a tile's accumulators, except for a line of results that the tile reuses.
+    """Write the GEMM that sets a tile's accumulators to zero.
 
-    The tile above has computed the reused line, which is read in its old place.
+    A line of results that the tile above has computed, and that this tile reads there, is left out.
+
+    Args:
+        plan: plan of the convolution with its max-pool.
+        w: the program that is being written; changed in place.
+        tile: the output tile.
     """
     sums, o = tile.sums, tile.out
     bgn, end, count, blocks, pitch = sums.slot, sums.slot + 1, o.lines * o.line, sums.cos, o.pitch
@@ -151,16 +161,29 @@ def reset_sums(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
 
 @helper
 def line_above(plan: PooledPlan, tile: PooledTile) -> int:
-    """Return the first accumulator of the result lines that a tile reuses from the tile above."""
+    """Return the index of the first accumulator that a tile reuses from the tile above it.
+
+    The reused accumulators hold the last lines of the convolution results of that tile.
+
+    Args:
+        plan: plan of the convolution with its max-pool.
+        tile: the output tile.
+    """
     above = pooled_tile_at(plan, tile.sums.number - 1, tile.sums.tiles).out
     return above.acc + (above.lines - plan.carried) * above.line
 
 
 @helper
 def run_step(plan: PooledPlan, w: Writing, tile: PooledTile, step: ReductionStep) -> None:
-    """Write a reduction step: the loads of its weights, if necessary, and its GEMMs.
+    """Write a reduction step: the loads of its weights, if they are not loaded yet, and its GEMMs.
 
-    The first steps of the program may be split into parts.
+    In the first steps of the program, loads and GEMMs may be split into parts.
+
+    Args:
+        plan: plan of the convolution with its max-pool.
+        w: the program that is being written; changed in place.
+        tile: the output tile.
+        step: the reduction step, with the slots of its operands.
     """
     sums = tile.sums
     pixels, block = sums.rows * sums.cols, step.cis * plan.sums.geo.kh * plan.sums.geo.kw
@@ -189,9 +212,9 @@ def gemms(
     """Write the GEMMs for a part of a step's weights: one per phase of the columns.
 
     Args:
-        plan: the plan.
-        w: the program.
-        tile: the tile.
+        plan: plan of the schedule: its tiles and scratchpad slots.
+        w: the program that is being written; changed in place.
+        tile: the output tile.
         step: the reduction step.
         done: number of weight elements of the step before the part.
         part: number of weight elements of the part.
@@ -220,10 +243,10 @@ def kernel_of(
     """Return the micro-ops of a step's GEMM, and write them if they do not exist yet.
 
     Args:
-        plan: the plan.
-        w: the program.
-        tile: the tile.
-        step: the step.
+        plan: plan of the schedule: its tiles and scratchpad slots.
+        w: the program that is being written; changed in place.
+        tile: the output tile.
+        step: the reduction step.
         dst: first accumulator.
         src: first input element.
 
@@ -251,9 +274,9 @@ def gemm_of(
     """Write a GEMM on the rows of a tile and on adjacent columns of one phase.
 
     Args:
-        plan: the plan.
-        w: the program.
-        tile: the tile.
+        plan: plan of the schedule: its tiles and scratchpad slots.
+        w: the program that is being written; changed in place.
+        tile: the output tile.
         bgn: first micro-op.
         end: end of the micro-ops, exclusive.
         width: number of columns.
@@ -274,7 +297,13 @@ def gemm_of(
 
 @helper
 def end_tile(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
-    """Write the end of a tile: the maxima, their epilogue, and the stores."""
+    """Write the end of a tile: the maxima of its windows, their epilogue, and the stores.
+
+    Args:
+        plan: plan of the convolution with its max-pool.
+        w: the program that is being written; changed in place.
+        tile: the output tile.
+    """
     o, state, out = tile.out, w.program.state, w.program.out
     above = line_above(plan, tile) if tile.carried and plan.read_there else -1
     if plan.pool.rows_first:
@@ -311,9 +340,9 @@ def with_vector(
     """Write an ALU operation whose second operand has one value per channel, such as a bias.
 
     Args:
-        plan: the plan.
+        plan: plan of the schedule: its tiles and scratchpad slots.
         w: the program that is being written.
-        tile: the tile.
+        tile: the output tile.
         at: first accumulator.
         pitch: distance between two rows in accumulators.
         src: accumulator that holds the values of the first channel block.
@@ -356,6 +385,10 @@ def pooled_space(geo: Geometry) -> Space:
 def check_pooled(workload: Workload, is_extended: bool) -> None:
     """Check that a workload's max-pool, if it has one, can be fused with its convolution.
 
+    Args:
+        workload: the workload.
+        is_extended: whether the schedule space is the extended one.
+
     Raises:
         WorkloadError: the space is not the extended one, the pooling windows leave gaps, or the
             epilogue reads a tensor.
@@ -392,12 +425,13 @@ def lower_pooled(
     Args:
         geo: geometry of the workload.
         m: the machine.
-        lay: layout of the instruction fields.
-        epilogue: rows of `epilogue_steps` without tensors, shape (steps, 3).
+        lay: bit positions of the instruction fields.
+        epilogue: ALU operations without tensors, as rows (operand kind, opcode, immediate) of
+            `epilogue_steps`, shape (steps, 3).
         knobs: knob values (not indices), shape (10,).
         out: filled with instructions, uint64, shape (instructions, 2).
         uops: filled with micro-ops, uint64, shape (micro-ops,).
-        state: filled with the counts.
+        state: filled with the program's counts, such as the numbers of instructions.
         options: unused.
 
     Returns:
@@ -426,7 +460,12 @@ def lower_pooled(
 
 @helper
 def _write(plan: PooledPlan, w: Writing) -> int:
-    """Write the program of a plan, tile by tile and step by step. Return the failure code."""
+    """Write the program of a plan, tile by tile and step by step, and return its failure code.
+
+    Args:
+        plan: plan of the convolution with its max-pool.
+        w: the program that is being written; changed in place.
+    """
     t, slots, state = plan.sums.tiling, plan.sums.slots, w.program.state
     tiles = plan.sums.geo.groups * t.places * t.co_tiles
     cursor = Cursor(0, 0, 0, 0, -1, 0, 0, 0, slots.acc)

@@ -56,7 +56,7 @@ class PooledPlan(NamedTuple):
 
 
 class PooledTile(NamedTuple):
-    """A tile of the pooled output, with the convolution results that have to be computed for it."""
+    """A tile of the max-pool's output, with the convolution results that it needs."""
 
     sums: SumsTile
     out: PoolTile
@@ -100,8 +100,9 @@ def pooled_plan_of(
     Args:
         geo: geometry of the workload.
         m: the machine.
-        lay: layout of the instruction fields.
-        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        lay: bit positions of the instruction fields.
+        epilogue: ALU operations as rows (operand kind, opcode, immediate) of `epilogue_steps`,
+            shape (steps, 3).
         knobs: knob values, shape (knobs,).
     """
     t = pooled_tiling(geo, knobs)
@@ -158,7 +159,13 @@ def carries(geo: Geometry, knobs: NDArray[np.int64], col_tiles: int, co_tiles: i
 
 @helper
 def pooled_tile_at(plan: PooledPlan, number: int, tiles: int) -> PooledTile:
-    """Return the tile at position `number` in the program's order of tiles, counted from 0."""
+    """Return a tile of the max-pool's output.
+
+    Args:
+        plan: plan of the convolution with its max-pool.
+        number: position of the tile in the program, counted from 0.
+        tiles: number of tiles of the program.
+    """
     geo, t, p = plan.sums.geo, plan.sums.tiling, plan.pool.tiling
     at = place_at(t, number)
     row = 0 if at.row_tile == 0 else t.first_rows + (at.row_tile - 1) * p.th

@@ -141,9 +141,11 @@ def shared_slots(
 
 @helper
 def vectors_behind(s: BufferSlots, places: int) -> BufferSlots:
-    """Return the same scratchpad slots, with the bias and shift vectors stored `places` further.
+    """Return the same scratchpad slots, with the bias and shift vectors at later accumulators.
 
-    `places` is a number of accumulators.
+    Args:
+        s: the slots.
+        places: number of accumulators by which the vectors move.
     """
     return BufferSlots(
         s.inp, s.inp_size, s.wgt, s.wgt_size, s.acc, s.acc_size, s.bias_at + places,
@@ -154,7 +156,12 @@ def vectors_behind(s: BufferSlots, places: int) -> BufferSlots:
 
 @helper
 def with_vectors(o: Operations, vectors: int) -> Operations:
-    """Return the same operations with a different number of vectors (biases and shift amounts)."""
+    """Return the same epilogue operations with another number of vectors (biases, shift amounts).
+
+    Args:
+        o: the operations.
+        vectors: the new number of vectors.
+    """
     return Operations(
         vectors, o.starts_with_tensor, o.tensors, o.in_place, o.residual, o.shift, o.lifted
     )
@@ -169,7 +176,7 @@ def summed_plan_of(
     Args:
         geo: geometry of the workload.
         m: the machine.
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         epilogue: rows of `epilogue_steps` for both convolutions, the shortcut's first, shape
             (steps, 3).
         knobs: knob values, shape (knobs,).
@@ -199,6 +206,10 @@ def summed_plan_of(
 def check_summed(workload: Workload, is_extended: bool) -> None:
     """Check that a workload's shortcut, if it has one, can be fused with its convolution.
 
+    Args:
+        workload: the workload.
+        is_extended: whether the schedule space is the extended one.
+
     Raises:
         WorkloadError: the space is not the extended one, or the epilogue adds another tensor.
     """
@@ -227,12 +238,12 @@ def lower_summed(
     Args:
         geo: geometry of the workload.
         m: the machine.
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         epilogue: rows of `epilogue_steps`, the shortcut's first, shape (steps, 3).
         knobs: knob values (not indices), shape (knobs,).
         out: filled with instructions, uint64, shape (instructions, 2).
         uops: filled with micro-ops, uint64, shape (micro-ops,).
-        state: filled with the counts.
+        state: filled with the program's counts, such as the numbers of instructions.
         options: unused.
 
     Returns:
@@ -263,7 +274,13 @@ def lower_summed(
 
 @helper
 def _write(plan: SummedPlan, program: GemmProgram, rings: Rings, beside_rings: Rings) -> int:
-    """Write the program of a plan, tile by tile and step by step.
+    """Write the program of a convolution with a shortcut, tile by tile and step by step.
+
+    Args:
+        plan: plans of the convolution and of its shortcut.
+        program: the program that is being written; changed in place.
+        rings: contents of the scratchpad slots for the convolution; changed in place.
+        beside_rings: the same slots for the shortcut, with its own micro-op kernels.
 
     Returns:
         The failure code; OK if the program was written.
@@ -311,7 +328,12 @@ def _write(plan: SummedPlan, program: GemmProgram, rings: Rings, beside_rings: R
 
 @stage
 def _turned(own: Cursor, by: Cursor) -> Cursor:
-    """Combine the micro-op kernels of cursor `own` with the ring positions of cursor `by`."""
+    """Combine two cursors after the convolution and its shortcut take turns.
+
+    Args:
+        own: cursor whose micro-op kernels are kept.
+        by: cursor whose positions in the scratchpad slots are kept.
+    """
     return Cursor(
         by.inp_next, by.wgt_next, by.inp_hint, by.wgt_hint, by.freed, by.loaded, own.kernels,
         own.kernel_hint, by.n_uops,
@@ -323,6 +345,9 @@ def _with_all_vectors(plan: SummedPlan) -> LoweringPlan:
     """Return the convolution's plan with the vectors of both convolutions, for `prepare` to load.
 
     The vectors of the two convolutions are stored one after the other.
+
+    Args:
+        plan: plans of the convolution and of its shortcut.
     """
     own = plan.own
     return LoweringPlan(

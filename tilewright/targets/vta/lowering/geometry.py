@@ -166,7 +166,14 @@ class Geometry(NamedTuple):
 
 @helper
 def window(tile: int, stride: int, kernel: int, dilation: int) -> int:
-    """Return the number of input rows (or columns) that `tile` output rows (or columns) read."""
+    """Return the number of input rows (or columns) that adjacent outputs read.
+
+    Args:
+        tile: number of adjacent output rows (or columns).
+        stride: stride of the convolution.
+        kernel: size of the kernel.
+        dilation: distance between two elements of the kernel.
+    """
     return (tile - 1) * stride + (kernel - 1) * dilation + 1
 
 
@@ -285,6 +292,11 @@ def beside_geometry(workload: Workload, machine: Machine, geo: Geometry) -> Geom
     """Return the geometry of a convolution's shortcut as its own workload, or None without one.
 
     The tensors of the shortcut and of the convolution are stored in the same memory.
+
+    Args:
+        workload: the workload.
+        machine: the machine.
+        geo: geometry of the workload.
     """
     if workload.of_shortcut is None:
         return None
@@ -368,6 +380,10 @@ def alu_operations(workload: Workload) -> int:
 
 def check_composed(workload: Workload, is_extended: bool) -> None:
     """Check that the space supports the epilogue steps that consist of several ALU operations.
+
+    Args:
+        workload: the workload.
+        is_extended: whether the schedule space is the extended one.
 
     Raises:
         WorkloadError: such a step is used outside of the extended space, for a max-pool layer,

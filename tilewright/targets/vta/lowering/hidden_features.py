@@ -92,7 +92,7 @@ def count_waits(program: NDArray[np.uint64], lay: Layout, m: Machine, state: Pro
 
     Args:
         program: instructions, uint64, shape (instructions, 2).
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         m: the machine.
         state: counts of the program; the counts of exposed bytes are filled in.
     """

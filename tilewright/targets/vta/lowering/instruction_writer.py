@@ -95,12 +95,23 @@ _RECORD = np.dtype((np.record, [(name, np.int64) for name in FIELDS]))
 
 
 def new_states(programs: int) -> NDArray[np.void]:
-    """Create records of empty programs, shape (programs,), with the fields of `ProgramState`."""
+    """Create records for the counts of programs, all of them zero, shape (programs,).
+
+    The records have the fields of `ProgramState`.
+
+    Args:
+        programs: number of programs.
+    """
     return np.zeros(programs, _RECORD)
 
 
 def columns(states: NDArray[np.void], names: Sequence[str]) -> NDArray[np.int64]:
-    """Return the given fields of records as an int64 array of shape (programs, fields)."""
+    """Return some fields of program records as an array of shape (programs, fields).
+
+    Args:
+        states: records with the fields of `ProgramState`, shape (programs,).
+        names: names of the fields.
+    """
     numbers = states.view(np.int64).reshape(len(states), len(FIELDS))
     return numbers[:, [FIELDS.index(name) for name in names]]
 
@@ -114,7 +125,11 @@ _SIZE_LIMIT = 1 << 16
 
 @helper
 def start(state: ProgramState) -> None:
-    """Reset the state for a new program."""
+    """Reset the state for a new program.
+
+    Args:
+        state: counts of the program; changed in place.
+    """
     set_zero(state)
     state.carrier = -1
 
@@ -142,7 +157,14 @@ def append(state: ProgramState, out: NDArray[np.uint64], lo: int, hi: int, carri
 
 @helper
 def take_pops(state: ProgramState, module: int) -> int:
-    """Return and clear the pop flags that are pending for a module's next instruction."""
+    """Return and clear the pop flags that are pending for a module's next instruction.
+
+    A pop flag makes an instruction wait for a token of a neighbouring module.
+
+    Args:
+        state: counts of the program; changed in place.
+        module: number of the module.
+    """
     at = 2 * module
     waiting = state.pops >> at & 3
     state.pops ^= waiting << at
@@ -151,7 +173,14 @@ def take_pops(state: ProgramState, module: int) -> int:
 
 @helper
 def noop(state: ProgramState, out: NDArray[np.uint64], module: int, flags: int) -> None:
-    """Write a transfer of zero elements, which only passes dependency tokens."""
+    """Write a no-op of a module: a transfer of zero elements, which only passes tokens.
+
+    Args:
+        state: counts of the program; changed in place.
+        out: the instructions, shape (instructions, 2); changed in place.
+        module: module that executes the no-op.
+        flags: dependency flags of the no-op.
+    """
     state.nops += 1
     if module == _L:
         lo, hi = pack_memory(LOAD, flags, INP, 0, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -166,7 +195,13 @@ def noop(state: ProgramState, out: NDArray[np.uint64], module: int, flags: int) 
 
 @helper
 def commit_pops(state: ProgramState, out: NDArray[np.uint64], module: int) -> None:
-    """Write a no-op instruction with the pending pops of a module, if there are any."""
+    """Write a no-op that waits for the pending tokens of a module, if there are any.
+
+    Args:
+        state: counts of the program; changed in place.
+        out: the instructions, shape (instructions, 2); changed in place.
+        module: number of the module.
+    """
     flags = take_pops(state, module)
     if flags:
         noop(state, out, module, flags)
@@ -174,7 +209,14 @@ def commit_pops(state: ProgramState, out: NDArray[np.uint64], module: int) -> No
 
 @helper
 def pop(state: ProgramState, out: NDArray[np.uint64], source: int, module: int) -> None:
-    """Make the next instruction of `module` wait for a token from the module `source`."""
+    """Make the next instruction of `module` wait for a token from the module `source`.
+
+    Args:
+        state: counts of the program; changed in place.
+        out: the instructions, shape (instructions, 2); changed in place.
+        source: module that sends the token.
+        module: number of the module.
+    """
     waiting = 1 << (2 * module + (0 if source < module else 1))
     if state.pops & waiting:
         commit_pops(state, out, module)
@@ -183,7 +225,14 @@ def pop(state: ProgramState, out: NDArray[np.uint64], source: int, module: int) 
 
 @helper
 def push(state: ProgramState, out: NDArray[np.uint64], module: int, target: int) -> None:
-    """Make `module` send a token to the module `target` after its last instruction so far."""
+    """Make `module` send a token to the module `target` after its last instruction so far.
+
+    Args:
+        state: counts of the program; changed in place.
+        out: the instructions, shape (instructions, 2); changed in place.
+        module: number of the module.
+        target: module that receives the token.
+    """
     state.tokens += 1
     flag = PUSH_NEXT if module < target else PUSH_PREV
     n = state.instructions
@@ -277,11 +326,23 @@ def region(
 ) -> int:  # fmt: skip
     """Transfer a dense scratchpad tile from or to a DRAM region of up to three dimensions.
 
-    A dimension has an extent (n) and a DRAM stride in elements (s). The outermost dimension has the
-    number 0. The innermost dimension, number 2, is contiguous. As in the stock compiler, dimensions
-    of extent 1 are dropped, and a dimension is merged with its inner neighbour if the two are
-    contiguous in DRAM. A region that is still three-dimensional becomes one instruction per
-    outermost index.
+    The innermost dimension, number 2, is contiguous. As in the stock compiler, dimensions of extent
+    1 are dropped, and a dimension is merged with its inner neighbour if the two are contiguous in
+    DRAM. A region that is still three-dimensional becomes one instruction per outermost index.
+
+    Args:
+        state: counts of the program; changed in place.
+        out: the instructions, shape (instructions, 2); changed in place.
+        opcode: LOAD or STORE.
+        kind: memory type.
+        sram: first scratchpad element.
+        dram: first element in DRAM.
+        n0: extent of the outermost dimension.
+        s0: stride of the outermost dimension in DRAM, in elements.
+        n1: extent of the middle dimension.
+        s1: stride of the middle dimension in DRAM, in elements.
+        n2: extent of the innermost dimension.
+        element_bytes: size of an element in bytes.
 
     Returns:
         The number of instructions.
@@ -319,7 +380,7 @@ def gemm(
     Args:
         state: counts of the program.
         out: the instructions.
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         reset: 1 to set the accumulators to zero, 0 to multiply.
         bgn: first micro-op.
         end: end of the micro-ops, exclusive.
@@ -359,7 +420,7 @@ def alu(
     Args:
         state: counts of the program.
         out: the instructions.
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         bgn: first micro-op.
         end: end of the micro-ops, exclusive.
         n0: iterations of the outer loop.
@@ -387,7 +448,12 @@ def alu(
 
 @helper
 def finish(state: ProgramState, out: NDArray[np.uint64]) -> None:
-    """Write a FINISH instruction that also performs all pending pops of compute."""
+    """Write a FINISH instruction that also performs all pending pops of compute.
+
+    Args:
+        state: counts of the program; changed in place.
+        out: the instructions, shape (instructions, 2); changed in place.
+    """
     append(state, out, nb.uint64(FINISH) | nb.uint64(take_pops(state, _C)), nb.uint64(0), -1)
 
 
@@ -396,6 +462,10 @@ def outcome(state: ProgramState, out: NDArray[np.uint64]) -> int:
     """Return the failure code of a finished program; OK if it was written completely.
 
     The code is OUT_OF_SPACE if `out` was too short. The counts are correct even then.
+
+    Args:
+        state: counts of the program.
+        out: the instructions, shape (instructions, 2).
     """
     if state.problem:
         return state.problem

@@ -104,12 +104,13 @@ def lower_pool(
     Args:
         geo: geometry of the workload.
         m: the machine.
-        lay: layout of the instruction fields.
-        epilogue: rows of `epilogue_steps`, only constants, shape (steps, 3).
+        lay: bit positions of the instruction fields.
+        epilogue: ALU operations with constants, as rows (operand kind, opcode, immediate) of
+            `epilogue_steps`, shape (steps, 3).
         knobs: knob values (not indices), shape (7,).
         out: filled with instructions, uint64, shape (instructions, 2).
         uops: filled with micro-ops, uint64, shape (micro-ops,).
-        state: filled with the counts.
+        state: filled with the program's counts, such as the numbers of instructions.
         options: unused.
 
     Returns:
@@ -133,7 +134,12 @@ def lower_pool(
 
 @helper
 def _write(plan: PoolPlan, program: PoolProgram) -> int:
-    """Write the program of a plan, tile by tile. Return the failure code."""
+    """Write the program of a max-pool layer, tile by tile, and return its failure code.
+
+    Args:
+        plan: plan of the max-pool's schedule.
+        program: the program that is being written; changed in place.
+    """
     prepare(plan, program)
     for number in range(plan.tiling.tiles):
         tile = tile_at(plan, number)
@@ -157,9 +163,13 @@ def _write(plan: PoolPlan, program: PoolProgram) -> int:
 
 @stage
 def tile_at(plan: PoolPlan, number: int) -> PoolTile:
-    """Return the tile at position `number` of the program, counted from 0.
+    """Return a tile of a max-pool's program.
 
     The first and the last tile can be divided into parts, which count as tiles of the program.
+
+    Args:
+        plan: plan of the max-pool's schedule.
+        number: position of the tile in the program, counted from 0.
     """
     geo, t = plan.geo, plan.tiling
     part, parts = 0, 1
@@ -192,6 +202,10 @@ def prepare(plan: PoolPlan, program: PoolProgram) -> None:
     """Write the instructions before the first tile.
 
     They load the micro-ops and the identity matrix, and may reset all accumulator slots.
+
+    Args:
+        plan: plan of the max-pool's schedule.
+        program: the program that is being written; changed in place.
     """
     geo, m, slots, state, out = plan.geo, plan.m, plan.slots, program.state, program.out
     state.inp_used = slots.inp * slots.inp_size
@@ -220,6 +234,9 @@ def resets_all(plan: PoolPlan) -> bool:
     """Return whether all accumulator slots are reset while the first tile is loaded.
 
     This is the case if the reset takes no longer than the load.
+
+    Args:
+        plan: plan of the max-pool's schedule.
     """
     slots, first = plan.slots, tile_at(plan, 0)
     pixels = first.blocks * first.ih * first.iw * plan.m.inp_bytes + plan.m.wgt_bytes
@@ -231,7 +248,13 @@ def resets_all(plan: PoolPlan) -> bool:
 
 @stage
 def load_tile(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
-    """Write the LOADs of a tile's input window, after the last GEMM that reads its slot."""
+    """Write the LOADs of a tile's inputs, after the last GEMM that reads their scratchpad slot.
+
+    Args:
+        plan: plan of the max-pool's schedule.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
+    """
     geo, state, out = plan.geo, program.state, program.out
     state.tiles += 1
     state.steps += 1
@@ -248,7 +271,13 @@ def load_tile(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
 
 @stage
 def reset_tile(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
-    """Write the reset of a tile's accumulators, after the last STORE from their slot."""
+    """Write the reset of a tile's accumulators, after the last STORE from their slot.
+
+    Args:
+        plan: plan of the max-pool's schedule.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
+    """
     state, out = program.state, program.out
     if program.store_of[tile.a_slot] >= 0:
         instruction_writer.flag(state, out, program.store_of[tile.a_slot], PUSH_PREV)
@@ -263,7 +292,13 @@ def reset_tile(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
 
 @stage
 def end_tile(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
-    """Write the epilogue and the stores of a tile."""
+    """Write the epilogue and the stores of a tile.
+
+    Args:
+        plan: plan of the max-pool's schedule.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
+    """
     epilogue, state, out = plan.epilogue, program.state, program.out
     at, pitch = first_output(plan, tile), plan.rows.stride * tile.line
     for e in range(epilogue.shape[0]):

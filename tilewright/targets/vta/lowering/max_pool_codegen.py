@@ -78,10 +78,14 @@ class PoolTile(NamedTuple):
 
 @stage
 def find_run(program: PoolProgram, kind: int, line: int, dst: int, src: int) -> int:
-    """Find a run of micro-ops that was written before.
+    """Find consecutive micro-ops (a run) that were written before.
 
-    A run is identified by its kind, the length of the tile's lines, its first accumulator and its
-    first source element.
+    Args:
+        program: the program that is being written.
+        kind: kind of the run.
+        line: length of the tile's lines in the accumulators.
+        dst: first accumulator.
+        src: first source element.
 
     Returns:
         The position of the run's first micro-op, or -1 if there is no such run.
@@ -104,7 +108,7 @@ def new_run(
     If they do not fit, the failure is recorded in the state of the program.
 
     Args:
-        program: the program.
+        program: the program that is being written; changed in place.
         kind: kind of the run.
         line: length of the tile's lines.
         dst: first accumulator.
@@ -138,8 +142,8 @@ def alu_run(
     They are written if they do not exist yet.
 
     Args:
-        program: the program.
-        lay: layout of the instruction fields.
+        program: the program that is being written; changed in place.
+        lay: bit positions of the instruction fields.
         line: length of the tile's lines.
         pitch: distance between two blocks in accumulators.
         blocks: number of blocks.
@@ -167,8 +171,8 @@ def in_place(
     """Write an ALU operation with a constant on adjacent elements of several lines.
 
     Args:
-        plan: the plan.
-        program: the program.
+        plan: plan of the schedule: its tiles and scratchpad slots.
+        program: the program that is being written; changed in place.
         tile: the tile; the operation applies to all its blocks.
         at: first accumulator in the first block.
         lines: number of lines.
@@ -192,8 +196,8 @@ def maximum(
     keeps the two further than one iteration apart.
 
     Args:
-        plan: the plan.
-        program: the program.
+        plan: plan of the schedule: its tiles and scratchpad slots.
+        program: the program that is being written; changed in place.
         tile: the tile; the operation applies to all its blocks.
         dst: first destination in the first block.
         src: first source in the first block.
@@ -215,9 +219,9 @@ def alu(
     """Write an ALU instruction on all blocks of a tile, in two nested loops.
 
     Args:
-        plan: the plan.
-        program: the program.
-        tile: the tile.
+        plan: plan of the schedule: its tiles and scratchpad slots.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
         dst: first destination in the first block.
         src: first source in the first block.
         n0: iterations of the outer loop.
@@ -252,6 +256,11 @@ def bring_pixels(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
     The GEMMs multiply by the identity matrix. Phases (columns with the same position modulo the
     stride) of equal length share a GEMM instruction. Rows between the windows, which no output
     reads, are not copied. There may therefore be fewer lines than input rows.
+
+    Args:
+        plan: plan of the max-pool's schedule.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
     """
     geo, cols = plan.geo, plan.cols
     sets, lines, from_row = 1, tile.lines, 1
@@ -279,9 +288,9 @@ def bring_phases(
     A phase consists of the columns with the same position modulo the stride of the pool.
 
     Args:
-        plan: the plan.
+        plan: plan of the schedule: its tiles and scratchpad slots.
         program: the program that is being written.
-        tile: the tile.
+        tile: the output tile.
         begin: first phase.
         end: phase after the last one.
         width: number of pixels per phase and line.
@@ -330,6 +339,11 @@ def lower_padding(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
     """Write ALU operations that set the padding of a tile to the smallest input value.
 
     A LOAD fills the padding with zeros, to which the smallest input value is added.
+
+    Args:
+        plan: plan of the max-pool's schedule.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
     """
     geo = plan.geo
     lowest = -(1 << (plan.m.inp_bits - 1))
@@ -344,7 +358,16 @@ def lower_padding(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
 def lines_in_padding(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, sides: Sides, opcode: int, immediate: int
 ) -> None:
-    """Write ALU operations with a constant on the lines of a tile that lie in the padding."""
+    """Write ALU operations with a constant on the lines of a tile that lie in the padding.
+
+    Args:
+        plan: plan of the max-pool's schedule.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
+        sides: number of lines in the padding, above and below.
+        opcode: the ALU operation.
+        immediate: the constant.
+    """
     for side in range(2):
         count = sides.bottom if side else sides.top
         if count > 0:
@@ -360,9 +383,9 @@ def columns_in_padding(
     """Write ALU operations with a constant on the columns of a tile that lie in the padding.
 
     Args:
-        plan: the plan.
-        program: the program.
-        tile: the tile.
+        plan: plan of the schedule: its tiles and scratchpad slots.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
         sides: number of columns in the padding, left and right.
         stride: horizontal stride of the windows.
         first_line: first line.
@@ -388,21 +411,31 @@ def columns_in_padding(
 
 @stage
 def first_output(plan: PoolPlan, tile: PoolTile) -> int:
-    """Return the accumulator of a tile's first output.
+    """Return the index of the accumulator that holds a tile's first output.
 
-    The next row of outputs is as many lines further as there are phases of rows.
+    The next row of outputs is as many lines further as there are phases of rows. A phase is a
+    position modulo the stride.
+
+    Args:
+        plan: plan of the max-pool's schedule.
+        tile: the output tile.
     """
     return tile.acc + plan.rows.home * tile.line + before(plan.cols, plan.cols.home, tile.cols)
 
 
 @helper
 def maxima_of_rows(plan: PoolPlan, program: PoolProgram, tile: PoolTile, above: int) -> None:
-    """Write the maxima over the rows of each window, which combine whole lines.
+    """Write the maxima over the rows of each window, which combine whole lines of accumulators.
 
-    If the maxima over columns have been taken before, only the columns of the home phase, which
-    then hold these maxima, are combined. Otherwise, all columns are combined. If `above` is not -1,
-    it is the position of the line that replaces the tile's first line, which only the first row of
-    outputs reads.
+    If the maxima over columns have been taken before, only the columns that hold these maxima are
+    combined. Otherwise, all columns are combined.
+
+    Args:
+        plan: plan of the max-pool's schedule.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
+        above: position of the line that replaces the tile's first line, which only the first row of
+            outputs reads; -1 for none.
     """
     rows, line = plan.rows, tile.line
     column, width = 0, line
@@ -431,8 +464,13 @@ def maxima_of_rows(plan: PoolPlan, program: PoolProgram, tile: PoolTile, above: 
 def maxima_of_columns(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
     """Write the maxima over the columns of each window.
 
-    If the maxima over rows have been taken before, only the lines of the home phase are processed;
-    otherwise, all lines are.
+    If the maxima over rows have been taken before, only the lines that hold these maxima are
+    processed. Otherwise, all lines are processed.
+
+    Args:
+        plan: plan of the max-pool's schedule.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
     """
     cols = plan.cols
     first, lines, pitch = tile.acc, tile.lines, tile.line
@@ -457,9 +495,15 @@ def maxima_of_columns(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> N
 
 @helper
 def store_rows(plan: PoolPlan, program: PoolProgram, tile: PoolTile, blocks: int) -> None:
-    """Write one STORE per output row of the first `blocks` blocks of a tile.
+    """Write one STORE per output row of a tile.
 
     A STORE cannot write several rows, because other accumulators lie between them.
+
+    Args:
+        plan: plan of the max-pool's schedule.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
+        blocks: number of first channel blocks of the tile to store.
     """
     geo, first = plan.geo, first_output(plan, tile)
     for b in range(blocks):

@@ -28,7 +28,10 @@ INTO, FROM, AHEAD, COUNT = 0, 1, 2, 3
 
 
 class PoolAxis(NamedTuple):
-    """Layout of a tile's rows, or of its columns, in the accumulators of a max-pool."""
+    """Layout of a tile's rows, or of its columns, in the accumulators of a max-pool.
+
+    Along an axis, pixels are sorted by phase, which is their position modulo the stride.
+    """
 
     kernel: int  # size of a window
     stride: int  # number of phases: the stride, but at most the kernel size
@@ -55,7 +58,10 @@ class PoolTiling(NamedTuple):
 
 
 class PoolSlots(NamedTuple):
-    """Division of the input scratchpad and the accumulators into slots, with sizes in elements."""
+    """Division of the input scratchpad and the accumulators into slots, with sizes in elements.
+
+    A slot holds the data of one tile.
+    """
 
     inp: int  # number of slots; `inp_size`: elements per slot; likewise for `acc`
     inp_size: int
@@ -95,7 +101,12 @@ def axis_of(kernel: int, stride: int, outputs: int) -> PoolAxis:
 
 @helper
 def length(axis: PoolAxis, outputs: int) -> int:
-    """Return the number of pixels along an axis that `outputs` adjacent windows cover."""
+    """Return the number of pixels along an axis that adjacent pooling windows cover.
+
+    Args:
+        axis: layout of the axis.
+        outputs: number of adjacent windows.
+    """
     return (outputs - 1) * axis.stride + axis.kernel
 
 
@@ -194,7 +205,12 @@ def count_maxima(kernel: int, stride: int, tile: int, outputs: int) -> int:
 
 
 def maxima_an_output(kernel: int, stride: int) -> int:
-    """Return the number of maximum operations along an axis per further output of a tile."""
+    """Return the number of maximum operations along an axis that one more output of a tile takes.
+
+    Args:
+        kernel: size of a window along the axis.
+        stride: stride of the windows.
+    """
     return int(count_maxima(kernel, stride, 3, 3) - count_maxima(kernel, stride, 3, 2))
 
 
@@ -244,8 +260,9 @@ def pool_plan_of(
     Args:
         geo: geometry of the workload.
         m: the machine.
-        lay: layout of the instruction fields.
-        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        lay: bit positions of the instruction fields.
+        epilogue: ALU operations as rows (operand kind, opcode, immediate) of `epilogue_steps`,
+            shape (steps, 3).
         knobs: knob values, shape (knobs,).
     """
     gather = geo.kh == 1 and geo.sh > 1
@@ -263,7 +280,11 @@ def pool_plan_of(
 
 @stage
 def pool_failure(plan: PoolPlan) -> int:
-    """Return the failure code of a scratchpad that is too small, or OK if all slots fit."""
+    """Return the failure code of a scratchpad that is too small, or OK if all slots fit.
+
+    Args:
+        plan: plan of the max-pool's schedule.
+    """
     if plan.slots.inp * plan.slots.inp_size > plan.m.inp_built:
         return ALLOC_INP
     if plan.slots.acc * plan.slots.acc_size > plan.m.acc_built:

@@ -53,9 +53,14 @@ def unchecked_space() -> Space:
 
 @kernel
 def fits(geo: Geometry, m: Machine, knobs: NDArray[np.int64]) -> bool:
-    """Return whether no scratchpad wraps around and no padding is truncated.
+    """Return whether a schedule of the unchecked space computes correct results.
 
-    The program then computes correct results. `knobs` holds the knob values, shape (3,).
+    This is the case if no scratchpad wraps around and no padding is truncated.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        knobs: threads, tile rows and tile columns, shape (3,).
     """
     v, th, tw = knobs[0], knobs[1], knobs[2]
     ih, iw = window(th, geo.sh, geo.kh, geo.dh), window(tw, geo.sw, geo.kw, geo.dw)
@@ -104,12 +109,13 @@ def lower_unchecked(
     Args:
         geo: geometry of the workload.
         m: the machine.
-        lay: layout of the instruction fields.
-        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        lay: bit positions of the instruction fields.
+        epilogue: ALU operations as rows (operand kind, opcode, immediate) of `epilogue_steps`,
+            shape (steps, 3).
         knobs: knob values (not indices), shape (3,).
         out: filled with instructions, uint64, shape (instructions, 2).
         uops: filled with micro-ops, uint64, shape (micro-ops,).
-        state: filled with the counts.
+        state: filled with the program's counts, such as the numbers of instructions.
         options: number of groups of tiles after which the program ends, shape (1,).
 
     Returns:
@@ -197,7 +203,16 @@ def lower_unchecked(
 def _place(
     tile: int, co_all: int, row_tiles: int, col_tiles: int, th: int, tw: int
 ) -> tuple[int, int, int, int]:
-    """Return the image, the output block, the first row and the first column of a tile."""
+    """Return the image, the output block, the first row and the first column of a tile.
+
+    Args:
+        tile: number of the tile.
+        co_all: number of output blocks of the workload.
+        row_tiles: number of tiles along rows.
+        col_tiles: number of tiles along columns.
+        th: rows per tile.
+        tw: columns per tile.
+    """
     pixel = tile // co_all
     row = pixel // col_tiles % row_tiles * th
     return pixel // col_tiles // row_tiles, tile % co_all, row, pixel % col_tiles * tw
@@ -207,9 +222,19 @@ def _place(
 def _write_kernels(
     geo: Geometry, lay: Layout, uops: NDArray[np.uint64], v: int, th: int, tw: int, ih: int, iw: int
 ) -> int:
-    """Write the micro-ops of each thread: one for reset and ALU, and those of the GEMM.
+    """Write the micro-ops of each virtual thread: one for reset and ALU, and those of the GEMM.
 
     Micro-ops beyond the end of the scratchpad overwrite its beginning.
+
+    Args:
+        geo: geometry of the workload.
+        lay: bit positions of the instruction fields.
+        uops: micro-op scratchpad, shape (micro-ops,); changed in place.
+        v: number of virtual threads.
+        th: output rows per tile.
+        tw: output columns per tile.
+        ih: input rows per tile.
+        iw: input columns per tile.
 
     Returns:
         The number of GEMM micro-ops per thread.
@@ -252,9 +277,21 @@ def _store(
     state: ProgramState, out: NDArray[np.uint64], geo: Geometry, m: Machine, channel: int,
     row: int, col: int, th: int, tw: int, sram: int,
 ) -> None:  # fmt: skip
-    """Store the part of a tile that lies inside the image.
+    """Write the STOREs of the part of a tile that lies inside the image.
 
     The part is stored in one transfer, or in one transfer per row if columns are cut off.
+
+    Args:
+        state: counts of the program; changed in place.
+        out: the instructions, shape (instructions, 2); changed in place.
+        geo: geometry of the workload.
+        m: the machine.
+        channel: index of the output block, over all images.
+        row: first output row of the tile.
+        col: first output column of the tile.
+        th: output rows per tile.
+        tw: output columns per tile.
+        sram: first scratchpad element.
     """
     rows, cols = min(th, geo.oh - row), min(tw, geo.ow - col)
     dram = geo.out_base + (channel * geo.oh + row) * geo.ow + col

@@ -111,7 +111,12 @@ class Place(NamedTuple):
 
 @stage
 def place_at(t: GemmTiling, number: int) -> Place:
-    """Return the position of tile `number` in the program's order of tiles, counted from 0."""
+    """Return the position of a tile: its channel group, image, and index along each axis.
+
+    Args:
+        t: sizes and numbers of the tiles.
+        number: position of the tile in the program, counted from 0.
+    """
     channels_outer = t.order == CHANNELS_OUTER
     outer, inner = t.places, t.co_tiles
     if channels_outer:
@@ -127,7 +132,13 @@ def place_at(t: GemmTiling, number: int) -> Place:
 
 @stage
 def tile_at(plan: LoweringPlan, number: int, tiles: int) -> GemmTile:
-    """Return tile `number` in the program's order of tiles, counted from 0."""
+    """Return an output tile with its sizes and its accumulators.
+
+    Args:
+        plan: plan of the schedule: tiles, scratchpad slots and hardware loops.
+        number: position of the tile in the program, counted from 0.
+        tiles: number of tiles of the program.
+    """
     geo, t = plan.geo, plan.tiling
     at = place_at(t, number)
     g, n, row_tile = at.group, at.image, at.row_tile
@@ -148,16 +159,28 @@ def tile_at(plan: LoweringPlan, number: int, tiles: int) -> GemmTile:
 
 @stage
 def stored_blocks(tile: GemmTile, first: int, blocks: int) -> int:
-    """Return how many of the tile's output blocks `first` … `first` + `blocks` − 1 are stored."""
+    """Return how many of a range of a tile's output blocks exist in DRAM and are stored.
+
+    Args:
+        tile: the output tile.
+        first: first block of the range.
+        blocks: number of blocks of the range.
+    """
     return max(0, min(blocks, tile.there - first))
 
 
 @stage
 def load_tensor(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, acc: int) -> None:
-    """Write LOADs of the tensor that the epilogue adds to a tile, to accumulators from `acc` on.
+    """Write the LOADs of the tensor that the epilogue adds to a tile.
 
     Output blocks that are not stored have no data in the tensor. For them, the last stored block is
     loaded.
+
+    Args:
+        plan: plan of the schedule.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
+        acc: first accumulator to load to.
     """
     geo, blocks = plan.geo, stored_blocks(tile, 0, tile.cos)
     base = geo.add_base + tile.first_out
@@ -176,7 +199,13 @@ def load_tensor(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, acc: i
 
 @stage
 def begin_tile(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops: int) -> int:
-    """Write the initial values of a tile's accumulators, after the last STORE from their slot.
+    """Write the instructions that initialise a tile's accumulators, after the last STORE from them.
+
+    Args:
+        plan: plan of the schedule: tiles, scratchpad slots and hardware loops.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
+        n_uops: number of micro-ops so far.
 
     Returns:
         The new number of micro-ops, or FULL if they do not fit into the scratchpad.
@@ -204,9 +233,14 @@ def begin_tile(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops:
 
 @stage
 def load_bias(plan: LoweringPlan, program: GemmProgram, tile: GemmTile) -> None:
-    """Write the LOAD of a tile's biases and shift amounts, unless they are resident.
+    """Write the LOAD of a tile's biases and shift amounts, unless they stay in the scratchpad.
 
     The LOAD has one row for the biases and one row for the shift amounts.
+
+    Args:
+        plan: plan of the schedule: tiles, scratchpad slots and hardware loops.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
     """
     vectors = plan.operations.vectors
     if vectors > 0 and not plan.slots.bias_resident:
@@ -220,15 +254,27 @@ def load_bias(plan: LoweringPlan, program: GemmProgram, tile: GemmTile) -> None:
 
 @stage
 def bias_of(plan: LoweringPlan, tile: GemmTile) -> int:
-    """Return the first accumulator of a tile's biases, which precede all other vectors."""
+    """Return the index of the first accumulator that holds a tile's biases.
+
+    The biases precede all other vectors (values per channel).
+
+    Args:
+        plan: plan of the schedule: tiles, scratchpad slots and hardware loops.
+        tile: the output tile.
+    """
     return vector_of(plan, tile, 0)
 
 
 @stage
 def vector_of(plan: LoweringPlan, tile: GemmTile, number: int) -> int:
-    """Return the first accumulator of a tile's vector with the given number.
+    """Return the index of the first accumulator that holds a vector for a tile.
 
     A vector has one value per channel, such as the biases or the shift amounts.
+
+    Args:
+        plan: plan of the schedule.
+        tile: the output tile.
+        number: number of the vector; the biases come first.
     """
     at, pitch = 0, tile.cos
     if plan.slots.bias_resident:
@@ -243,8 +289,8 @@ def uop_of(
     """Return the position of an ALU micro-op, and write it if it does not exist yet.
 
     Args:
-        plan: the plan.
-        program: the program.
+        plan: plan of the schedule: its tiles and scratchpad slots.
+        program: the program that is being written; changed in place.
         accumulator: first accumulator (destination).
         source: first accumulator of the second operand.
         n_uops: number of micro-ops so far.
@@ -266,6 +312,12 @@ def uop_of(
 @stage
 def end_tile(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops: int) -> int:
     """Write the epilogue and the store of a tile. The last tile is written in pieces.
+
+    Args:
+        plan: plan of the schedule: tiles, scratchpad slots and hardware loops.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
+        n_uops: number of micro-ops so far.
 
     Returns:
         The new number of micro-ops, or FULL if they do not fit into the scratchpad.
@@ -307,7 +359,14 @@ def end_tile(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops: i
 def epilogue_of(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, piece: TilePiece, n_uops: int
 ) -> int:
-    """Write the ALU operations of one piece of an epilogue.
+    """Write the ALU operations of the epilogue for one piece of a tile.
+
+    Args:
+        plan: plan of the schedule: tiles, scratchpad slots and hardware loops.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
+        piece: the piece: output blocks and rows of the tile.
+        n_uops: number of micro-ops so far.
 
     Returns:
         The new number of micro-ops, or FULL if they do not fit into the scratchpad.
@@ -357,9 +416,17 @@ def reset_copy(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, piece: TilePiece, copy: int,
     n_uops: int,
 ) -> int:  # fmt: skip
-    """Write the reset of the accumulators that will hold a copy of a piece's accumulators.
+    """Write the reset of accumulators to which a piece of a tile is copied next.
 
-    The copy begins at accumulator `copy`. The caller adds the piece to it afterwards.
+    The caller then adds the piece to these accumulators.
+
+    Args:
+        plan: plan of the schedule.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
+        piece: the piece: output blocks and rows of the tile.
+        copy: first accumulator of the copy.
+        n_uops: number of micro-ops so far.
 
     Returns:
         The new number of micro-ops, or FULL if they do not fit into the scratchpad.

@@ -41,10 +41,10 @@ _L, _C = 0, 1
 
 
 class Rings(NamedTuple):
-    """Contents of the rings of scratchpad slots, and the micro-op kernels that have been written.
+    """Contents of the scratchpad slots, and the micro-op kernels that have been written.
 
-    A kernel is the range of micro-ops of one reduction step. `tile_instructions` describes the
-    columns of the arrays `inp` and `wgt`.
+    The slots of a scratchpad are filled in turn, like a ring. A kernel is the range of micro-ops of
+    one reduction step. `tile_instructions` describes the columns of the arrays `inp` and `wgt`.
     """
 
     inp: NDArray[np.int64]
@@ -56,7 +56,7 @@ class Rings(NamedTuple):
 
 
 class Cursor(NamedTuple):
-    """Current positions in the rings of slots, and the progress of the program."""
+    """Next scratchpad slots to fill, and the progress of the program that is being written."""
 
     inp_next: int  # next input slot to fill; `wgt_next`: next weight slot
     wgt_next: int
@@ -70,7 +70,7 @@ class Cursor(NamedTuple):
 
 
 class ReductionStep(NamedTuple):
-    """One reduction step of a tile, and the scratchpad slots of its operands."""
+    """One step of a tile's reduction over input channels, with the slots of its operands."""
 
     k: int  # index of the step in its tile
     ci: int  # first input block; `cis`: number of input blocks
@@ -86,7 +86,13 @@ class ReductionStep(NamedTuple):
 
 @stage
 def with_uops(cursor: Cursor, freed: int, n_uops: int) -> Cursor:
-    """Return a cursor with a new number of micro-ops and a new last finished GEMM (`freed`)."""
+    """Return a cursor with another number of micro-ops and another last finished GEMM.
+
+    Args:
+        cursor: the cursor.
+        freed: index of the last GEMM for which the load module has waited.
+        n_uops: number of micro-ops that are written.
+    """
     return Cursor(
         cursor.inp_next, cursor.wgt_next, cursor.inp_hint, cursor.wgt_hint, freed,
         cursor.loaded, cursor.kernels, cursor.kernel_hint, n_uops,
@@ -97,7 +103,15 @@ def with_uops(cursor: Cursor, freed: int, n_uops: int) -> Cursor:
 def take_step(
     plan: LoweringPlan, program: GemmProgram, rings: Rings, cursor: Cursor, tile: GemmTile, k: int
 ) -> tuple[int, Cursor]:
-    """Write one step of a tile's reduction.
+    """Write one step of a tile's reduction: its loads and its GEMM.
+
+    Args:
+        plan: plan of the schedule: tiles, scratchpad slots and hardware loops.
+        program: the program that is being written; changed in place.
+        rings: contents of the scratchpad slots, and the micro-op kernels; changed in place.
+        cursor: next slots to fill, and progress of the program.
+        tile: the output tile.
+        k: index of the reduction step.
 
     Returns:
         The index of the step's micro-op kernel, or FULL if it does not fit; and the new cursor.
@@ -121,9 +135,17 @@ def take_step(
 def find_slots(
     plan: LoweringPlan, program: GemmProgram, rings: Rings, cursor: Cursor, tile: GemmTile, k: int
 ) -> tuple[ReductionStep, Cursor]:
-    """Find the slots that hold a step's operands, or assign the next slots of the rings to them.
+    """Find the scratchpad slots that hold a step's operands, or assign the next slots to them.
 
     The next LOAD then waits until the last GEMMs that read the assigned slots have finished.
+
+    Args:
+        plan: plan of the schedule: tiles, scratchpad slots and hardware loops.
+        program: the program that is being written; changed in place.
+        rings: contents of the scratchpad slots, and the micro-op kernels; changed in place.
+        cursor: next slots to fill, and progress of the program.
+        tile: the output tile.
+        k: index of the reduction step.
 
     Returns:
         The step with its slots, and the new cursor.
@@ -184,7 +206,14 @@ def wait_for_reader(program: GemmProgram, reader: int, freed: int) -> int:
 def load_input(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, step: ReductionStep
 ) -> None:
-    """Write the LOADs of a step's input window."""
+    """Write the LOADs of a step's input window.
+
+    Args:
+        plan: plan of the schedule: tiles, scratchpad slots and hardware loops.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
+        step: the reduction step, with the slots of its operands.
+    """
     geo, t = plan.geo, plan.tiling
     block = tile.group * geo.ci + step.ci
     load_window(
@@ -204,9 +233,17 @@ def kernel_of(
     tile: GemmTile,
     step: ReductionStep,
 ) -> tuple[int, Cursor]:
-    """Return the micro-op kernel of a step, and write it if it does not exist yet.
+    """Return the micro-op kernel of a reduction step, and write it if it does not exist yet.
 
-    The kernel depends on the step's slots and sizes.
+    A kernel is a range of micro-ops. It depends on the step's slots and sizes.
+
+    Args:
+        plan: plan of the schedule: tiles, scratchpad slots and hardware loops.
+        program: the program that is being written; changed in place.
+        rings: contents of the scratchpad slots, and the micro-op kernels; changed in place.
+        cursor: next slots to fill, and progress of the program.
+        tile: the output tile.
+        step: the reduction step, with the slots of its operands.
 
     Returns:
         The index of the kernel, or FULL if it does not fit; and the new cursor.
@@ -239,9 +276,16 @@ def kernel_of(
 
 @stage
 def find_kernel(rings: Rings, cursor: Cursor, tile: GemmTile, step: ReductionStep) -> int:
-    """Return the kernel that was written for a step's slots and sizes, or FULL if there is none.
+    """Return the index of the micro-op kernel that was written for the same slots and sizes.
 
-    The search starts at the expected kernel, because kernels recur in the same order.
+    The search starts at the expected kernel, because kernels recur in the same order. The result is
+    FULL if there is no such kernel.
+
+    Args:
+        rings: contents of the scratchpad slots, and the micro-op kernels.
+        cursor: next slots to fill, and progress of the program.
+        tile: the output tile.
+        step: the reduction step, with the slots of its operands.
     """
     keys, j = rings.kernel_keys, cursor.kernel_hint
     for _ in range(cursor.kernels):
@@ -261,9 +305,16 @@ def gemm_of(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, step: ReductionStep, bgn: int,
     end: int, fresh: bool,
 ) -> None:  # fmt: skip
-    """Write the GEMM over micro-ops `bgn` … `end` − 1.
+    """Write the GEMM of a reduction step, or of a part of the step.
 
-    If `fresh` is set, the GEMM waits for the last LOAD.
+    Args:
+        plan: plan of the schedule.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
+        step: the reduction step.
+        bgn: first micro-op.
+        end: end of the micro-ops, exclusive.
+        fresh: whether the GEMM waits for the last LOAD.
     """
     if fresh:
         # The token is pushed by the last load, which is also the last instruction here.
@@ -278,7 +329,14 @@ def gemm_of(
 
 @stage
 def cycles_later(plan: LoweringPlan, tile: GemmTile) -> int:
-    """Return the compute cycles that later tiles need in addition to their GEMMs."""
+    """Return the compute cycles of all later tiles, without their GEMMs.
+
+    These are the cycles for resets and epilogues.
+
+    Args:
+        plan: plan of the schedule: tiles, scratchpad slots and hardware loops.
+        tile: the output tile.
+    """
     pixels = tile.rows * tile.cols
     return (
         (tile.tiles - 1 - tile.number) * (1 + extra_iterations(plan.operations)) * tile.cos * pixels
@@ -289,9 +347,16 @@ def cycles_later(plan: LoweringPlan, tile: GemmTile) -> int:
 def run_step(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, step: ReductionStep, kernel_at: int
 ) -> None:
-    """Write the loads of a step's weights, if necessary, and its GEMM.
+    """Write the loads of a step's weights, if they are not loaded yet, and its GEMM.
 
     Both may be split into parts at the beginning and at the end of the program.
+
+    Args:
+        plan: plan of the schedule.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
+        step: the reduction step, with the slots of its operands.
+        kernel_at: first micro-op of the step's kernel.
     """
     pixels, block = tile.rows * tile.cols, step.cis * plan.geo.kh * plan.geo.kw
     # number of weight elements, which is also the number of micro-ops if all loops are unrolled
@@ -352,10 +417,10 @@ def load_weights(
     """Write the LOAD of a part of a reduction step's weights.
 
     Args:
-        plan: the plan.
-        program: the program.
-        tile: the tile.
-        step: the step.
+        plan: plan of the schedule: its tiles and scratchpad slots.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
+        step: the reduction step.
         block: number of weight elements per output block.
         done: number of weight elements of the step before the part.
         part: number of weight elements of the part.
@@ -374,7 +439,22 @@ def run_streamed_step(
     plan: LoweringPlan, program: GemmProgram, rings: Rings, cursor: Cursor, tile: GemmTile,
     step: ReductionStep, kernel_at: int,
 ) -> Cursor:  # fmt: skip
-    """Write a step with streamed weights, with one GEMM per loaded part of the stream."""
+    """Write a step whose weights pass through the scratchpad as a stream.
+
+    There is one GEMM per loaded part of the stream.
+
+    Args:
+        plan: plan of the schedule.
+        program: the program that is being written; changed in place.
+        rings: contents of the scratchpad slots; changed in place.
+        cursor: next slots to fill, and progress of the program.
+        tile: the output tile.
+        step: the reduction step.
+        kernel_at: first micro-op of the step's kernel.
+
+    Returns:
+        The new cursor.
+    """
     whole = tile.cos * step.cis * plan.geo.kh * plan.geo.kw
     freed, loaded, done = cursor.freed, cursor.loaded, 0
     while done < whole:
@@ -400,7 +480,13 @@ def run_streamed_step(
 
 @stage
 def wanted_part(plan: LoweringPlan, tile: GemmTile, left: int) -> int:
-    """Return how many weight elements the next LOAD of a stream should load, if `left` remain."""
+    """Return how many weight elements the next LOAD of a stream of weights should load.
+
+    Args:
+        plan: plan of the schedule.
+        tile: the output tile.
+        left: number of weight elements that remain to be loaded.
+    """
     if plan.ramp == 0:
         return left
     instructions = (tile.tiles - 1 - tile.number) * (1 + extra_iterations(plan.operations))
@@ -411,7 +497,13 @@ def wanted_part(plan: LoweringPlan, tile: GemmTile, left: int) -> int:
 
 @stage
 def mark_read(program: GemmProgram, rings: Rings, step: ReductionStep) -> None:
-    """Record that the step's last GEMM is the last reader of its slots."""
+    """Record the last GEMM of a step as the last reader of the step's scratchpad slots.
+
+    Args:
+        program: the program that is being written; changed in place.
+        rings: contents of the scratchpad slots, and the micro-op kernels; changed in place.
+        step: the reduction step, with the slots of its operands.
+    """
     at = program.state.instructions - 1
     rings.inp[step.i_slot, READER] = at
     rings.wgt[step.w_slot, READER] = at

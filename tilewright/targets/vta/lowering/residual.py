@@ -36,7 +36,14 @@ _L, _C = 0, 1
 def add_residual(
     plan: LoweringPlan, program: GemmProgram, rings: Rings, cursor: Cursor, tile: GemmTile
 ) -> tuple[bool, Cursor]:
-    """Write the loads and GEMMs that add a tile's residual, in pieces, and its left shift.
+    """Write the loads and GEMMs that add a tile's residual, piece by piece, and its left shift.
+
+    Args:
+        plan: plan of the schedule: tiles, scratchpad slots and hardware loops.
+        program: the program that is being written; changed in place.
+        rings: contents of the scratchpad slots, and the micro-op kernels; changed in place.
+        cursor: next slots to fill, and progress of the program.
+        tile: the output tile.
 
     Returns:
         Whether its micro-ops fit into the scratchpad, and the new cursor.
@@ -84,6 +91,14 @@ def add_piece(
     n_uops: int,
 ) -> int:
     """Write the load and the GEMMs that add a piece of the residual to the accumulators.
+
+    Args:
+        plan: plan of the schedule.
+        program: the program that is being written; changed in place.
+        tile: the output tile.
+        piece: the piece: output blocks and rows of the tile.
+        slot: slot of the input scratchpad for the piece.
+        n_uops: number of micro-ops so far.
 
     Returns:
         The new number of micro-ops, or FULL if they do not fit into the scratchpad.

@@ -73,6 +73,11 @@ def stock_failure(geo: Geometry, m: Machine, t: TemplateTiling) -> int:
 
     If several failure classes apply, the first one is returned; build errors come before run
     errors.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        t: sizes and numbers of the tiles.
     """
     if (t.on == 2 and t.co_tiles % 2) or (t.hn == 2 and t.row_tiles % 2):
         return MATCH
@@ -97,9 +102,12 @@ def stock_failure(geo: Geometry, m: Machine, t: TemplateTiling) -> int:
 
 @helper
 def _repeats_destination(nest: LoopNest) -> bool:
-    """Return whether one accumulator index occurs twice within two consecutive micro-ops.
+    """Return whether two consecutive micro-ops of a kernel write the same accumulator.
 
     The stock runtime rejects such micro-op kernels.
+
+    Args:
+        nest: the loops of the kernel.
     """
     hardware = 0
     reduction_unrolled = False
@@ -128,12 +136,13 @@ def lower_template(
     Args:
         geo: geometry of the workload.
         m: the machine.
-        lay: layout of the instruction fields.
-        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        lay: bit positions of the instruction fields.
+        epilogue: ALU operations as rows (operand kind, opcode, immediate) of `epilogue_steps`,
+            shape (steps, 3).
         knobs: knob values (not indices), shape (7,).
         out: filled with instructions, uint64, shape (instructions, 2).
         uops: filled with micro-ops, uint64, shape (micro-ops,).
-        state: filled with the counts.
+        state: filled with the program's counts, such as the numbers of instructions.
         options: whether to apply the restrictions of the stock compiler, shape (1,).
 
     Returns:

@@ -89,7 +89,8 @@ def tiling_of(
 
     Args:
         geo: geometry of the workload.
-        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        epilogue: ALU operations as rows (operand kind, opcode, immediate) of `epilogue_steps`,
+            shape (steps, 3).
         knobs: knob values, shape (7,).
         stock: whether the restrictions of the stock compiler apply. Otherwise, there are no more
             threads than tiles.
@@ -138,7 +139,13 @@ def _iterations_inside(
 
 @stage
 def group_at(geo: Geometry, t: TemplateTiling, number: int) -> ThreadGroup:
-    """Return thread group `number` in the program's order of thread groups, counted from 0."""
+    """Return a group of tiles that the virtual threads compute at the same time.
+
+    Args:
+        geo: geometry of the workload.
+        t: sizes and numbers of the tiles.
+        number: position of the group in the program, counted from 0.
+    """
     row_group = number // t.rows_step % t.row_groups
     co_group = number // t.channels_step % t.co_groups
     # Without the stock restrictions the last group may have fewer threads.
@@ -151,7 +158,14 @@ def group_at(geo: Geometry, t: TemplateTiling, number: int) -> ThreadGroup:
 
 @stage
 def tile_of(geo: Geometry, t: TemplateTiling, group: ThreadGroup, thread: int) -> TemplateTile:
-    """Return the tile of a group that the given thread computes."""
+    """Return the tile of a group that one virtual thread computes.
+
+    Args:
+        geo: geometry of the workload.
+        t: sizes and numbers of the tiles.
+        group: the group of tiles.
+        thread: index of the thread.
+    """
     row_tile = group.row_group * t.hn + thread // group.cos
     co_tile = group.co_group * t.on + thread % group.cos
     return TemplateTile(
@@ -200,6 +214,10 @@ def gemm_nest(geo: Geometry, t: TemplateTiling) -> LoopNest:
     """Return the loops of a GEMM, outermost first.
 
     They iterate over input blocks, columns, kernel columns, kernel rows, output blocks and rows.
+
+    Args:
+        geo: geometry of the workload.
+        t: sizes and numbers of the tiles.
     """
     kk = geo.kh * geo.kw
     return LoopNest(
@@ -212,7 +230,11 @@ def gemm_nest(geo: Geometry, t: TemplateTiling) -> LoopNest:
 
 @stage
 def reset_nest(t: TemplateTiling) -> LoopNest:
-    """Return the loops of an accumulator reset: the accumulator loops of `gemm_nest`."""
+    """Return the loops of an accumulator reset: the accumulator loops of `gemm_nest`.
+
+    Args:
+        t: sizes and numbers of the tiles.
+    """
     return LoopNest(
         (1, t.tw, 1, 1, t.tco, t.th),
         (0, 1, 0, 0, t.th * t.tw, t.tw),
@@ -223,9 +245,12 @@ def reset_nest(t: TemplateTiling) -> LoopNest:
 
 @stage
 def loops_of(nest: LoopNest) -> KernelLoops:
-    """Divide a nest into loops that run in hardware and loops that are unrolled to micro-ops.
+    """Divide loops into two loops that run in hardware and loops that are unrolled to micro-ops.
 
     The two outermost loops with more than one iteration run in hardware.
+
+    Args:
+        nest: the loops of a micro-op kernel.
     """
     first, second, uops = -1, -1, 1
     for loop in range(6):
@@ -261,7 +286,7 @@ def write_uops(
     Micro-ops beyond the end of the scratchpad are omitted.
 
     Args:
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         uops: the micro-op scratchpad, shape (micro-ops,).
         at: position of the first micro-op.
         nest: the loops.

@@ -36,7 +36,7 @@ ROWS, COLUMNS, OUTPUT_BLOCKS, INPUT_BLOCKS, KERNEL_ROWS, KERNEL_COLUMNS = range(
 
 
 class GemmTiling(NamedTuple):
-    """Sizes and numbers of a schedule's output tiles, and of the reduction steps of a tile."""
+    """Sizes and numbers of a schedule's output tiles, and of a tile's reduction steps."""
 
     th: int  # size of a tile: output rows, output columns, output blocks and input blocks
     tw: int
@@ -70,7 +70,10 @@ class Operations(NamedTuple):
 
 
 class BufferSlots(NamedTuple):
-    """Division of the scratchpads into slots, with sizes in elements."""
+    """Division of the scratchpads into slots, with sizes in elements.
+
+    A slot holds the inputs or weights of one reduction step, or the accumulators of one tile.
+    """
 
     inp: int  # number of slots; `inp_size`: elements per slot; likewise for `wgt` and `acc`
     inp_size: int
@@ -90,7 +93,10 @@ class BufferSlots(NamedTuple):
 
 
 class LoopPlan(NamedTuple):
-    """Indices of the two loops that run in hardware; -1 if a hardware loop is not used."""
+    """Choice of the two loops of a GEMM that run in hardware.
+
+    The loops are given by their indices; -1 means that a hardware loop is not used.
+    """
 
     hw0: int  # outer hardware loop; `hw1`: inner hardware loop
     hw1: int
@@ -120,7 +126,12 @@ class LoweringPlan(NamedTuple):
 
 @helper
 def tiling_of(geo: Geometry, knobs: NDArray[np.int64]) -> GemmTiling:
-    """Compute the tile sizes of a schedule from its knob values, shape (knobs,)."""
+    """Compute the tile sizes of a schedule from its knob values.
+
+    Args:
+        geo: geometry of the workload.
+        knobs: knob values, shape (knobs,).
+    """
     th, tw, tco, tci, head = knobs[0], knobs[1], knobs[2], knobs[3], knobs[8]
     first_rows = -(-th // head)
     row_tiles = 1 if first_rows >= geo.oh else 1 + -(-(geo.oh - first_rows) // th)
@@ -141,7 +152,8 @@ def own_steps(geo: Geometry, epilogue: NDArray[np.int64]) -> NDArray[np.int64]:
 
     Args:
         geo: geometry of the workload.
-        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        epilogue: ALU operations as rows (operand kind, opcode, immediate) of `epilogue_steps`,
+            shape (steps, 3).
     """
     return epilogue[geo.beside_steps : epilogue.shape[0] - geo.average_steps]
 
@@ -152,7 +164,8 @@ def average_steps(geo: Geometry, epilogue: NDArray[np.int64]) -> NDArray[np.int6
 
     Args:
         geo: geometry of the workload.
-        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        epilogue: ALU operations as rows (operand kind, opcode, immediate) of `epilogue_steps`,
+            shape (steps, 3).
     """
     return epilogue[epilogue.shape[0] - geo.average_steps :]
 
@@ -163,7 +176,8 @@ def operations_of(geo: Geometry, epilogue: NDArray[np.int64]) -> Operations:
 
     Args:
         geo: geometry of the workload.
-        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        epilogue: ALU operations as rows (operand kind, opcode, immediate) of `epilogue_steps`,
+            shape (steps, 3).
     """
     vectors = 0
     starts_with_tensor = False
@@ -209,6 +223,9 @@ def gemms_of_residual(scale: int) -> tuple[int, int]:
     The GEMMs multiply by the identity matrix, scaled by a power of two that fits into a weight. For
     a scale that is one bit larger than that, the result is two GEMMs. They take as long as one GEMM
     and a shift, but need not precede all other additions.
+
+    Args:
+        scale: base-2 logarithm of the residual's factor.
     """
     if scale <= IDENTITY_BITS:
         return 1, 0
@@ -219,7 +236,13 @@ def gemms_of_residual(scale: int) -> tuple[int, int]:
 
 @stage
 def extra_iterations(operations: Operations) -> int:
-    """Return the iterations per accumulator in addition to those of the reset and the reduction."""
+    """Return the compute iterations per accumulator for the epilogue and a residual.
+
+    The iterations of the reset and of the reduction are not counted.
+
+    Args:
+        operations: operations of the epilogue.
+    """
     # initialising with the bias takes as long as one more reset
     first = 1 if operations.lifted else 0
     return operations.in_place + operations.residual + (operations.shift > 0) + first
@@ -297,7 +320,14 @@ def residual_slots(t: GemmTiling, room: int) -> tuple[int, int, int]:
 
 @helper
 def slots_failure(m: Machine, t: GemmTiling, operations: Operations, slots: BufferSlots) -> int:
-    """Return the failure code of a scratchpad that is too small, or OK if all slots fit."""
+    """Return the failure code of a scratchpad that is too small, or OK if all slots fit.
+
+    Args:
+        m: the machine.
+        t: sizes and numbers of the tiles.
+        operations: operations of the epilogue.
+        slots: the slots.
+    """
     if slots.inp > MAX_SLOTS or slots.inp * slots.inp_size > m.inp_built:
         return ALLOC_INP
     if operations.residual and slots.res == 0:
@@ -313,7 +343,10 @@ def slots_failure(m: Machine, t: GemmTiling, operations: Operations, slots: Buff
 def hardware_loops(geo: Geometry, t: GemmTiling, only_pixels: bool) -> LoopPlan:
     """Choose the two loops that run in hardware: loops over pixels first, then the longest others.
 
-    If `only_pixels` is set, the other loops are not used.
+    Args:
+        geo: geometry of the workload.
+        t: sizes and numbers of the tiles.
+        only_pixels: whether to use only loops over pixels.
     """
     extents = (t.th, t.tw, t.tco, t.tci, geo.kh, geo.kw)
     hw0, hw1 = -1, -1
@@ -349,8 +382,9 @@ def plan_of(
     Args:
         geo: geometry of the workload.
         m: the machine.
-        lay: layout of the instruction fields.
-        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        lay: bit positions of the instruction fields.
+        epilogue: ALU operations as rows (operand kind, opcode, immediate) of `epilogue_steps`,
+            shape (steps, 3).
         knobs: knob values, shape (knobs,).
     """
     t = tiling_of(geo, knobs)
@@ -372,7 +406,7 @@ def micro_ops_of_block(plan: LoweringPlan, cis: int) -> int:
     """Return the number of micro-ops that a reduction step needs per output block.
 
     Args:
-        plan: the plan.
+        plan: plan of the schedule: its tiles and scratchpad slots.
         cis: number of input blocks of the step.
     """
     hw0, hw1 = plan.loops.hw0, plan.loops.hw1

@@ -41,9 +41,12 @@ LAST_PARTS = 10  # approximate number of parts of the last weights if loads are 
 
 @helper
 def find(ring: NDArray[np.int64], key: int, hint: int) -> int:
-    """Return the slot of a ring that holds the operand with the given key, or -1 if none does.
+    """Return the scratchpad slot that holds an operand, or -1 if none does.
 
-    The search starts at slot `hint`, because rings are traversed in order.
+    Args:
+        ring: content and last reader of each slot, shape (slots, 2).
+        key: number that identifies the operand.
+        hint: slot at which the search starts, because slots are filled in turn.
     """
     slots = ring.shape[0]
     j = hint
@@ -80,6 +83,12 @@ def finish(state: ProgramState, out: NDArray[np.uint64], n_uops: int, uop_bytes:
     """Write FINISH after the last STORE, and set the size of the program's first LOAD.
 
     The first LOAD loads all micro-ops, whose number is known only at the end.
+
+    Args:
+        state: counts of the program; changed in place.
+        out: the instructions, shape (instructions, 2); changed in place.
+        n_uops: number of micro-ops.
+        uop_bytes: size of a micro-op in bytes.
 
     Returns:
         The failure code; OK if the program was written.
@@ -222,7 +231,7 @@ def write_kernel(
 
     Args:
         geo: geometry of the workload.
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         uops: the micro-op scratchpad, shape (micro-ops,); changed in place.
         at: position of the first micro-op.
         hw0: index of the first hardware loop, -1 for none.
@@ -266,7 +275,7 @@ def gemm(
     Args:
         state: counts of the program.
         out: the instructions.
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         geo: geometry of the workload.
         bgn: first micro-op.
         end: end of the micro-ops, exclusive.
@@ -305,7 +314,7 @@ def alu(
     Args:
         state: counts of the program.
         out: the instructions.
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         at: position of the micro-op.
         cos: number of output blocks.
         pixels: number of pixels per block.
@@ -473,10 +482,17 @@ def load_stream(
 
 @helper
 def stream_part(places: int, loaded: int, left: int, wanted: int) -> int:
-    """Return the size of a stream's next LOAD into a ring of `places` weights.
+    """Return the size of the next LOAD of a stream of weights, in weight elements.
 
-    The size is at most half of the ring, so that GEMMs can read the other half. It is large enough
-    that few LOADs are outstanding, and the LOAD never crosses the end of the ring.
+    The stream passes through the weight scratchpad as a ring. The size is at most half of the ring,
+    so that GEMMs can read the other half. It is large enough that few LOADs are outstanding, and
+    the LOAD never crosses the end of the ring.
+
+    Args:
+        places: number of weight elements of the ring.
+        loaded: number of elements loaded so far.
+        left: number of elements that remain.
+        wanted: desired size.
     """
     part = max(min(wanted, places // 2), -(-places // MAX_SLOTS))
     return min(part, left, places - loaded % places)

@@ -85,6 +85,18 @@ def write_threads(
 
     Groups of tiles, with one tile per virtual thread, are computed one after the other.
 
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        lay: bit positions of the instruction fields.
+        epilogue: ALU operations as rows (operand kind, opcode, immediate) of `epilogue_steps`,
+            shape (steps, 3).
+        t: sizes and numbers of the tiles.
+        kernels: filled with the first micro-op of each kernel of each thread.
+        out: filled with instructions, uint64, shape (instructions, 2).
+        uops: filled with micro-ops, uint64, shape (micro-ops,).
+        state: filled with the program's counts, such as the numbers of instructions.
+
     Returns:
         The failure code; OK if the program was written.
     """
@@ -115,7 +127,15 @@ def write_threads(
 def _load_uops(
     state: ProgramState, out: NDArray[np.uint64], m: Machine, geo: Geometry, count: int
 ) -> None:
-    """Write the LOAD of the next `count` micro-ops, after those that were loaded before."""
+    """Write the LOAD of the next micro-ops, which follow those that were loaded before.
+
+    Args:
+        state: counts of the program; changed in place.
+        out: the instructions, shape (instructions, 2); changed in place.
+        m: the machine.
+        geo: geometry of the workload.
+        count: number of micro-ops to load.
+    """
     instruction_writer.memory(
         state, out, LOAD, UOP, state.uops, geo.uop_base + state.uops, 1, count, count,
         0, 0, 0, 0, m.uop_bytes,
@@ -128,9 +148,18 @@ def _load_kernel(
     w: TemplateProgram, kernel: int, thread: int, nest: LoopNest, loops: KernelLoops, src: int,
     wgt: int,
 ) -> int:  # fmt: skip
-    """Return the first micro-op of a thread's kernel, which is loaded before its first use.
+    """Return the first micro-op of a thread's kernel, and load the kernel before its first use.
 
-    `src` and `wgt` are the first input and the first weight that the kernel reads.
+    A kernel is a range of micro-ops.
+
+    Args:
+        w: the program that is being written; changed in place.
+        kernel: index of the kernel among those of a thread.
+        thread: index of the virtual thread.
+        nest: the loops of the kernel.
+        loops: the loops that run in hardware.
+        src: first input that the kernel reads.
+        wgt: first weight that the kernel reads.
     """
     if w.kernels[thread, kernel] < 0:
         at = w.state.uops
@@ -147,7 +176,12 @@ def _load_kernel(
 
 @stage
 def _reset(w: TemplateProgram, group: ThreadGroup) -> None:
-    """Write the reset of the accumulators, after the stores of their previous content."""
+    """Write the resets of a group's accumulators, after the stores of their previous content.
+
+    Args:
+        w: the program that is being written; changed in place.
+        group: the group of tiles, one per virtual thread.
+    """
     t, state, out, loops = w.tiling, w.state, w.out, w.reset
     state.tiles += group.threads
     # Threads without a tile pass their token on. Otherwise the first reset of the next group would
@@ -168,7 +202,13 @@ def _reset(w: TemplateProgram, group: ThreadGroup) -> None:
 
 @stage
 def _load(w: TemplateProgram, group: ThreadGroup, k: int) -> None:
-    """Write the loads of the inputs and weights of a reduction step."""
+    """Write the loads of the inputs and weights of a reduction step, for each thread of a group.
+
+    Args:
+        w: the program that is being written; changed in place.
+        group: the group of tiles, one per virtual thread.
+        k: index of the reduction step.
+    """
     t, geo, state, out = w.tiling, w.geo, w.state, w.out
     state.steps += group.threads
     for thread in range(group.threads):
@@ -185,9 +225,14 @@ def _load(w: TemplateProgram, group: ThreadGroup, k: int) -> None:
 
 @stage
 def _load_window(w: TemplateProgram, tile: TemplateTile, ci: int) -> None:
-    """Write the loads of a tile's input window from input block `ci` on.
+    """Write the loads of the inputs that a tile reads in one reduction step.
 
     The LOAD instruction fills the padding with zeros.
+
+    Args:
+        w: the program that is being written; changed in place.
+        tile: the output tile.
+        ci: first input block.
     """
     t, geo, state, out = w.tiling, w.geo, w.state, w.out
     y0, x0 = tile.row * geo.sh - geo.pad_top, tile.col * geo.sw - geo.pad_left
@@ -222,7 +267,14 @@ def _load_window(w: TemplateProgram, tile: TemplateTile, ci: int) -> None:
 
 @stage
 def _multiply(w: TemplateProgram, group: ThreadGroup) -> None:
-    """Write one GEMM per thread, followed by the epilogue if there is only one reduction step."""
+    """Write one GEMM per thread of a group.
+
+    If there is only one reduction step, the epilogues follow.
+
+    Args:
+        w: the program that is being written; changed in place.
+        group: the group of tiles, one per virtual thread.
+    """
     t, state, out, loops = w.tiling, w.state, w.out, w.gemm
     for thread in range(group.threads):
         instruction_writer.pop(state, out, _L, _C)
@@ -244,6 +296,10 @@ def _end_sums(w: TemplateProgram, group: ThreadGroup) -> None:
     """Write the epilogues of a group of tiles whose reduction has several steps.
 
     If the reduction has one step, `_multiply` has already written the epilogues.
+
+    Args:
+        w: the program that is being written; changed in place.
+        group: the group of tiles, one per virtual thread.
     """
     for _ in range(group.threads):
         instruction_writer.pop(w.state, w.out, _C, _L)
@@ -254,9 +310,13 @@ def _end_sums(w: TemplateProgram, group: ThreadGroup) -> None:
 
 @stage
 def _write_epilogue(w: TemplateProgram, tile: TemplateTile) -> None:
-    """Write one ALU instruction per epilogue step, which changes the accumulators in place.
+    """Write one ALU instruction per epilogue step, which changes a tile's accumulators in place.
 
     Operands that are loaded are stored after the accumulators of all threads.
+
+    Args:
+        w: the program that is being written; changed in place.
+        tile: the tile of one virtual thread.
     """
     t, state, out = w.tiling, w.state, w.out
     pixels, accumulators = t.th * t.tw, tile.thread * t.tile
@@ -300,9 +360,20 @@ def _load_tensor(
     state: ProgramState, out: NDArray[np.uint64], geo: Geometry, m: Machine, tco: int, th: int,
     tw: int, tile: TemplateTile, operand: int,
 ) -> None:  # fmt: skip
-    """Write the loads of a tile of the tensor that the epilogue adds.
+    """Write the loads of the part of an epilogue's tensor that is added to a tile.
 
     For blocks after the last block of the image, the last block of the image is loaded.
+
+    Args:
+        state: counts of the program; changed in place.
+        out: the instructions, shape (instructions, 2); changed in place.
+        geo: geometry of the workload.
+        m: the machine.
+        tco: output blocks per tile.
+        th: output rows per tile.
+        tw: output columns per tile.
+        tile: the output tile.
+        operand: first accumulator to load to.
     """
     there = geo.out_blocks - tile.co
     blocks = max(0, min(tco, there))
@@ -322,7 +393,12 @@ def _load_tensor(
 
 @stage
 def _store(w: TemplateProgram, group: ThreadGroup) -> None:
-    """Write the stores of a group of tiles, without blocks that lie outside of the image."""
+    """Write the stores of a group of tiles, without blocks that lie outside of the image.
+
+    Args:
+        w: the program that is being written; changed in place.
+        group: the group of tiles, one per virtual thread.
+    """
     t, geo, state, out = w.tiling, w.geo, w.state, w.out
     for thread in range(group.threads):
         tile = tile_of(geo, t, group, thread)
@@ -345,7 +421,11 @@ def _store(w: TemplateProgram, group: ThreadGroup) -> None:
 
 @stage
 def _finish(w: TemplateProgram) -> int:
-    """Write FINISH after the last STORE and LOAD, and return the failure code."""
+    """Write FINISH after the last STORE and LOAD, and return the failure code.
+
+    Args:
+        w: the program that is being written; changed in place.
+    """
     state, out = w.state, w.out
     # The stock runtime writes the last pop of a single-threaded program only after FINISH.
     if w.tiling.groups > 1 and w.tiling.threads >= 2:

@@ -190,7 +190,7 @@ def check_work(
     Args:
         insns: instructions, shape (n, 2).
         machine: the machine.
-        layout: layout of the instruction fields.
+        layout: bit positions of the instruction fields.
         limit: maximum number of steps.
 
     Raises:
@@ -220,7 +220,7 @@ def most_work(
     Args:
         insns: instructions, shape (n, 2).
         machine: the machine.
-        layout: layout of the instruction fields.
+        layout: bit positions of the instruction fields.
 
     Returns:
         The simulation steps and the simulated cycles, float64, shape (n,) each.
@@ -260,7 +260,7 @@ def _iterations(lo: NDArray[np.uint64], hi: NDArray[np.uint64], lay: Layout) -> 
     Args:
         lo: low word of each instruction, shape (n,).
         hi: high word of each instruction, shape (n,).
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
     """
     whole = 1 << LOOP_FIELD_BITS
     outer, inner = (_bits(lo, hi, place, LOOP_FIELD_BITS) for place in (lay.iter_out, lay.iter_in))

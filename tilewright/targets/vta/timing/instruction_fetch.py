@@ -57,16 +57,23 @@ class Fetching(NamedTuple):
 def batch_size(max_burst_beats: int, pipelined: bool) -> int:
     """Return the number of instructions that the fetch unit requests at once.
 
-    `pipelined` says whether the unit has two registers before the queues.
+    Args:
+        max_burst_beats: largest number of beats of a memory burst.
+        pipelined: whether the unit has two registers between its local memory and the queues.
     """
     return max_burst_beats if pipelined else max(1, max_burst_beats // 2)
 
 
 @stage
 def first_batch(fetch: NDArray[np.int64], n: int) -> Fetching:
-    """Reset the fetch unit for a program of `n` instructions. The first batch is requested at once.
+    """Reset the fetch unit for a new program. The first batch is requested at once.
 
-    `fetch` is the state of the unit, shape (FETCH_FIELDS,).
+    Args:
+        fetch: state of the unit, shape (FETCH_FIELDS,); changed in place.
+        n: number of instructions of the program.
+
+    Returns:
+        The next event of the unit.
     """
     fetch[:] = 0
     fetch[LEFT_MEMORY] = -NEVER
@@ -79,9 +86,18 @@ def first_batch(fetch: NDArray[np.int64], n: int) -> Fetching:
 
 @stage
 def arrive(fetch: NDArray[np.int64], n: int, batch: int, now: int) -> Fetching:
-    """Process the arrival of a batch of instructions.
+    """Process the arrival of a batch of instructions at the fetch unit.
 
     The cycle of the next request is unknown until `dispatch` has emptied the unit.
+
+    Args:
+        fetch: state of the unit, shape (FETCH_FIELDS,); changed in place.
+        n: number of instructions of the program.
+        batch: number of instructions per batch.
+        now: current cycle.
+
+    Returns:
+        The next event of the unit.
     """
     fetch[BATCH_FIRST] = fetch[ARRIVED]
     fetch[BATCH_READY] = now
@@ -91,7 +107,16 @@ def arrive(fetch: NDArray[np.int64], n: int, batch: int, now: int) -> Fetching:
 
 @stage
 def destination(lo: int, hi: int, lay: Layout) -> int:
-    """Return the module to which an instruction is dispatched; -1 if it cannot be decoded."""
+    """Return the module to which the fetch unit dispatches an instruction.
+
+    Args:
+        lo: low word of the instruction.
+        hi: high word of the instruction.
+        lay: bit positions of the instruction fields.
+
+    Returns:
+        Number of the module; -1 if the instruction cannot be decoded.
+    """
     opcode = nb.int64(lo & nb.uint64(7))
     if opcode == LOAD:
         memory = nb.int64((lo >> nb.uint64(7)) & nb.uint64(7))
@@ -118,7 +143,7 @@ def dispatch(
 
     Args:
         insns: instructions, shape (n, 2).
-        lay: layout of the instruction fields.
+        lay: bit positions of the instruction fields.
         pipelined: whether the unit has two registers before the queues.
         entries: capacity of a queue.
         now: the current cycle.

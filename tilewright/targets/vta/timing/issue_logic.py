@@ -64,7 +64,7 @@ _X_SIZE, _Y_SIZE = 0xFFFF0000, 0xFFFF  # masks of the fields in the high word of
 
 
 class IssueProgress(NamedTuple):
-    """Results that accumulate while instructions are started."""
+    """Progress of a simulated program: cycle of FINISH, endless instruction, written bytes."""
 
     total: int  # cycle in which FINISH executes, -1 before
     endless: int  # an instruction that never ends, -1 if there is none
@@ -75,7 +75,18 @@ class IssueProgress(NamedTuple):
 def start_load(
     run: TimedRun, load: TimingUnit, g2l: UnitTokens, progress: IssueProgress, now: int
 ) -> tuple[TimingUnit, UnitTokens, IssueProgress]:
-    """Start the next instruction of the load module, a LOAD of inputs or weights, if possible."""
+    """Start the next instruction of the load module, a LOAD of inputs or weights, if possible.
+
+    Args:
+        run: the simulation.
+        load: state of the load module.
+        g2l: queue of tokens from compute to load.
+        progress: results that accumulate while instructions are started.
+        now: current cycle.
+
+    Returns:
+        The new states of the module, of the token queue and of the progress.
+    """
     if not has_head(run, MODULE_LOAD, load):
         return load, g2l, progress
     head = head_of(run, MODULE_LOAD, load)
@@ -135,6 +146,17 @@ def start_compute(
     """Start the next instruction of the compute module, if possible.
 
     The instruction is a GEMM, an ALU operation, a LOAD of micro-ops or accumulators, or FINISH.
+
+    Args:
+        run: the simulation.
+        compute: state of the compute module.
+        l2g: queue of tokens from load to compute.
+        s2g: queue of tokens from store to compute.
+        progress: results that accumulate while instructions are started.
+        now: current cycle.
+
+    Returns:
+        The new states of the module, of the two token queues and of the progress.
     """
     if not has_head(run, MODULE_COMPUTE, compute):
         return compute, l2g, s2g, progress
@@ -162,6 +184,12 @@ def end_of_compute(
 
     The first FINISH is recorded in the progress.
 
+    Args:
+        run: the simulation.
+        head: the instruction at the head of the module's queue.
+        progress: results that accumulate while instructions are started.
+        now: current cycle.
+
     Returns:
         The end of the instruction, its client of the read port (-1 for none), and the new progress.
     """
@@ -185,7 +213,20 @@ def end_of_compute(
 def start_store(
     run: TimedRun, store: TimingUnit, g2s: UnitTokens, progress: IssueProgress, now: int
 ) -> tuple[TimingUnit, UnitTokens, IssueProgress]:
-    """Start the next STORE, if possible. Only STOREs use the write port, so the end is known."""
+    """Start the next STORE, if possible.
+
+    Only STOREs use the write port, so the end of the STORE is known.
+
+    Args:
+        run: the simulation.
+        store: state of the store module.
+        g2s: queue of tokens from compute to store.
+        progress: results that accumulate while instructions are started.
+        now: current cycle.
+
+    Returns:
+        The new states of the module, of the token queue and of the progress.
+    """
     if not has_head(run, MODULE_STORE, store):
         return store, g2s, progress
     head = head_of(run, MODULE_STORE, store)
@@ -205,9 +246,19 @@ def start_store(
 def end_of_store(
     sim: Simulator, head: Head, hi: int, progress: IssueProgress, now: int
 ) -> tuple[int, IssueProgress]:
-    """Return the cycle in which a STORE ends, and the progress with the bytes that it writes.
+    """Return the cycle in which a STORE that starts now ends.
 
     A STORE without elements only passes tokens.
+
+    Args:
+        sim: the simulator.
+        head: the instruction at the head of the module's queue.
+        hi: high word of the instruction.
+        progress: results that accumulate while instructions are started.
+        now: current cycle.
+
+    Returns:
+        The cycle, and the progress with the bytes that the STORE writes.
     """
     if (hi & nb.uint64(_X_SIZE)) == 0:
         return now + 2, progress
@@ -228,6 +279,11 @@ def end_of_store(
 
 @stage
 def count_written(sim: Simulator, traffic: int) -> None:
-    """Add packed `traffic` to the total numbers of written beats and bursts."""
+    """Add to the total numbers of written beats and bursts.
+
+    Args:
+        sim: the simulator.
+        traffic: numbers of beats and bursts, packed into one word by `transfer_table.packed`.
+    """
     sim.outcome[WR_BEATS] += beats_in(traffic)
     sim.outcome[WR_BURSTS] += bursts_in(traffic)

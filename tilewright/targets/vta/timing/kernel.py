@@ -173,7 +173,12 @@ def simulate(
 
 @stage
 def known_rows(words: bool, sim: Simulator) -> None:
-    """Tell the compiler the row lengths of arrays as constants, which makes indexing cheaper."""
+    """Tell the compiler the row lengths of arrays as constants, which makes indexing cheaper.
+
+    Args:
+        words: whether the array of instructions has rows of two words.
+        sim: the simulator, whose arrays are checked.
+    """
     if not words or sim.table.shape[1] != TABLE_FIELDS or sim.queues.shape[2] != QUEUE_FIELDS:
         raise ValueError("rows of instructions, table or queues")
     if sim.clients.shape[1] != CLIENT_FIELDS or sim.bursts.shape[1] != BURST_FIELDS:
@@ -182,9 +187,12 @@ def known_rows(words: bool, sim: Simulator) -> None:
 
 @stage
 def clear(run: TimedRun) -> None:
-    """Reset the state that an earlier program left.
+    """Reset the state that an earlier program left in a simulator.
 
     All entries of `times` become -1, which remains for events that never happen.
+
+    Args:
+        run: the simulation.
     """
     run.sim.outcome[:] = 0
     run.sim.outcome[HEAD : HEAD + 3] = -1
@@ -197,13 +205,25 @@ def clear(run: TimedRun) -> None:
 
 @stage
 def of_compute(client: int) -> bool:
-    """Return whether the compute module loads through a client of the read port."""
+    """Return whether the compute module, not the load module, loads through a port client.
+
+    The read port of the memory has one client per memory type that is loaded.
+
+    Args:
+        client: client of the read port.
+    """
     return client == UOP_CLIENT or client == ACC_CLIENT
 
 
 @stage
 def whose(client: int, load: TimingUnit, compute: TimingUnit) -> TimingUnit:
-    """Return the state of the module, load or compute, that uses a client of the read port."""
+    """Return the state of the module that loads through a client of the read port.
+
+    Args:
+        client: client of the read port.
+        load: state of the load module.
+        compute: state of the compute module.
+    """
     return compute if of_compute(client) else load
 
 
@@ -211,9 +231,17 @@ def whose(client: int, load: TimingUnit, compute: TimingUnit) -> TimingUnit:
 def with_end(
     client: int, end: int, load: TimingUnit, compute: TimingUnit, fetching: Fetching
 ) -> tuple[TimingUnit, TimingUnit, Fetching]:
-    """Return the modules and the fetch unit after the end of one client became known.
+    """Record the cycle in which a transfer of one client of the read port ends.
 
-    The client is NOBODY if no end became known.
+    Args:
+        client: client of the read port; NOBODY if no end became known.
+        end: the cycle.
+        load: state of the load module.
+        compute: state of the compute module.
+        fetching: next event of the fetch unit.
+
+    Returns:
+        The new states of the load module and the compute module, and of the fetch unit.
     """
     if client == FETCH_CLIENT:
         fetching = Fetching(False, end)
@@ -226,13 +254,21 @@ def with_end(
 
 @stage
 def pipelined(sim: Simulator) -> bool:
-    """Return whether the fetch unit is the wide one, with two registers before the queues."""
+    """Return whether the machine has the wide fetch unit, with two registers before the queues.
+
+    Args:
+        sim: the simulator.
+    """
     return sim.bus.bytes >= 16
 
 
 @stage
 def batch_of(sim: Simulator) -> int:
-    """Return the number of instructions that the fetch unit requests at once."""
+    """Return the number of instructions that the fetch unit requests at once.
+
+    Args:
+        sim: the simulator.
+    """
     return batch_size(sim.machine.max_burst_beats, pipelined(sim))
 
 
@@ -242,6 +278,15 @@ def hand_out(run: TimedRun, heads: tuple[int, int, int], fetching: Fetching, now
 
     If the unit waits to request its next batch, the request is scheduled as soon as its cycle is
     known.
+
+    Args:
+        run: the simulation.
+        heads: number of instructions that have left each module's queue.
+        fetching: next event of the fetch unit.
+        now: current cycle.
+
+    Returns:
+        The new next event of the fetch unit.
     """
     sim = run.sim
     ask_at = dispatch(
@@ -257,9 +302,16 @@ def hand_out(run: TimedRun, heads: tuple[int, int, int], fetching: Fetching, now
 def next_request(
     run: TimedRun, insn_address: int, asked: bool, load: TimingUnit, compute: TimingUnit
 ) -> PortRequest:
-    """Return the next request to the read port.
+    """Return the next request to the read port of the memory.
 
     The request is for a batch of instructions, or for a LOAD of the load or compute module.
+
+    Args:
+        run: the simulation.
+        insn_address: byte address of the first instruction.
+        asked: whether the fetch unit requests a batch of instructions.
+        load: state of the load module.
+        compute: state of the compute module.
     """
     if asked:
         first = run.sim.fetch[ARRIVED]
@@ -273,13 +325,25 @@ def next_request(
 
 @stage
 def finished(run: TimedRun, total: int) -> bool:
-    """Return whether FINISH was executed and the fetch unit did not stop before it."""
+    """Return whether FINISH was executed and the fetch unit did not stop before it.
+
+    Args:
+        run: the simulation.
+        total: cycle of FINISH, negative if it is not known yet.
+    """
     return total >= 0 and run.sim.fetch[UNDECODABLE_AT] >= total
 
 
 @stage
 def account_rest(run: TimedRun, load: TimingUnit, store: TimingUnit, total: int) -> None:
-    """Count the cycles of the load and store modules from their last instruction to FINISH."""
+    """Count the cycles of the load and store modules from their last instruction to FINISH.
+
+    Args:
+        run: the simulation.
+        load: state of the load module.
+        store: state of the store module.
+        total: cycle of FINISH, negative if it is not known yet.
+    """
     if run.breakdown.shape[0] > 0:
         spend(run.breakdown, MODULE_LOAD, DONE, load.accounted, total, total)
         spend(run.breakdown, MODULE_STORE, DONE, store.accounted, total, total)
@@ -290,7 +354,17 @@ def failure(
     run: TimedRun, load: TimingUnit, compute: TimingUnit, store: TimingUnit, l2g: UnitTokens,
     s2g: UnitTokens, progress: IssueProgress,
 ) -> int:  # fmt: skip
-    """Determine why a program never finishes, and return the negative code of the reason."""
+    """Determine why a program never finishes, and return the negative code of the reason.
+
+    Args:
+        run: the simulation.
+        load: state of the load module.
+        compute: state of the compute module.
+        store: state of the store module.
+        l2g: queue of tokens from load to compute.
+        s2g: queue of tokens from store to compute.
+        progress: results that accumulate while instructions are started.
+    """
     outcome, stopped_at = run.sim.outcome, run.sim.fetch[FETCH_UNDECODABLE]
     if stopped_at >= 0:
         outcome[CODE], outcome[CULPRIT] = UNDECODABLE, stopped_at
@@ -313,9 +387,17 @@ def report_heads(
     l2g: UnitTokens,
     s2g: UnitTokens,
 ) -> None:
-    """Record the instructions that a deadlock blocks, and the tokens that they wait for.
+    """Record which instructions a deadlock blocks, and which tokens they wait for.
 
-    The missing tokens of a module are one bit per queue.
+    The missing tokens of a module are one bit per token queue.
+
+    Args:
+        run: the simulation.
+        load: state of the load module.
+        compute: state of the compute module.
+        store: state of the store module.
+        l2g: queue of tokens from load to compute.
+        s2g: queue of tokens from store to compute.
     """
     outcome, queues, tails = run.sim.outcome, run.sim.queues, run.sim.tails
     mask = queues.shape[1] - 1

@@ -70,7 +70,10 @@ BURST_FIELDS = 3  # fields of the ring of bursts: cycle of the last beat, client
 
 
 class Bus(NamedTuple):
-    """Memory port. All numbers except the latency and the tags are powers of two."""
+    """Properties of the memory port: width, burst window, latency and tags.
+
+    All numbers except the latency and the tags are powers of two.
+    """
 
     bytes: int
     log_bytes: int
@@ -101,7 +104,13 @@ def reset_port(clients: NDArray[np.int64], port: NDArray[np.int64]) -> None:
 
 @stage
 def _next_command(client: NDArray[np.int64], ready: int, bus: Bus) -> None:
-    """Make the next burst of the current row wait for a grant; it ends at a burst window."""
+    """Make the next burst of a client's current row wait for a grant; it ends at a burst window.
+
+    Args:
+        client: state of the client, shape (CLIENT_FIELDS,); changed in place.
+        ready: first cycle in which the burst can be granted.
+        bus: the memory port.
+    """
     address = client[ADDRESS]
     room = (bus.window - (address & (bus.window - 1))) >> bus.log_bytes
     beats = min(client[ROW_BEATS], room)
@@ -113,7 +122,14 @@ def _next_command(client: NDArray[np.int64], ready: int, bus: Bus) -> None:
 
 @stage
 def _begin_row(client: NDArray[np.int64], bus: Bus) -> None:
-    """Compute the beats of a row, from the bus-aligned address at or below its first element."""
+    """Compute the beats of a client's next row.
+
+    The beats begin at the bus-aligned address at or below the row's first element.
+
+    Args:
+        client: state of the client, shape (CLIENT_FIELDS,); changed in place.
+        bus: the memory port.
+    """
     offset = client[ROW_ADDRESS] & (bus.bytes - 1)
     client[ADDRESS] = client[ROW_ADDRESS] - offset
     client[ROW_BEATS] = (offset + client[ROW_BYTES] + bus.bytes - 1) >> bus.log_bytes
@@ -128,12 +144,23 @@ def _look_ahead(
     grants: int,
     queued: int,
 ) -> bool:
-    """Return whether the hardware will consider a load finished before all of its data has arrived.
+    """Detect a load that the hardware considers finished before all of its data has arrived.
 
     A load ends when its counter of outstanding beats is zero and its last command has entered its
-    queue, here in cycle `queued`. The width of the counter depends on the depth of the scratchpad.
-    If the outstanding data fills a whole scratchpad, the counter overflows and is zero too early.
-    The function examines the grants `first` … `grants` − 1.
+    queue. The width of the counter depends on the depth of the scratchpad. If the outstanding data
+    fills a whole scratchpad, the counter overflows and is zero too early. The cycle in which the
+    load then ends is written to `clients[client, END]`.
+
+    Args:
+        clients: state of the clients, shape (CLIENTS, CLIENT_FIELDS); changed in place.
+        client: index of the client that loads.
+        bursts: ring of the last bursts, as in `advance`.
+        first: number of the first grant to examine.
+        grants: number of grants so far.
+        queued: cycle in which the last command enters its queue.
+
+    Returns:
+        Whether the load ends too early.
     """
     c = clients[client]
     mask = bursts.shape[0] - 1
@@ -261,7 +288,12 @@ def add_fetch(clients: NDArray[np.int64], origin: int, address: int, count: int,
 def _pad_until(client: NDArray[np.int64], first: int, last: int) -> None:
     """Advance the zero padding of a load past the cycles in which its data is written.
 
-    Data is written in cycles `first` to `last`, and no zeros can be written in these cycles.
+    No zeros can be written in these cycles.
+
+    Args:
+        client: state of the client, shape (CLIENT_FIELDS,); changed in place.
+        first: first cycle in which data is written.
+        last: last cycle in which data is written.
     """
     cycle = client[PAD_CYCLE]
     if client[PAD_FIRST] > 0:

@@ -79,26 +79,52 @@ def nobody() -> Sharing:
 
 @stage
 def count_read(sim: Simulator, beats: int, bursts: int) -> None:
-    """Add `beats` and `bursts` to the total numbers of beats and bursts that were read."""
+    """Add to the total numbers of beats and bursts that were read.
+
+    Args:
+        sim: the simulator; its outcome is changed.
+        beats: number of beats to add.
+        bursts: number of bursts to add.
+    """
     sim.outcome[RD_BEATS] += beats
     sim.outcome[RD_BURSTS] += bursts
 
 
 @stage
 def count_packed(sim: Simulator, traffic: int) -> None:
-    """Add packed `traffic` to the total numbers of beats and bursts that were read."""
+    """Add to the total numbers of beats and bursts that were read.
+
+    Args:
+        sim: the simulator.
+        traffic: numbers of beats and bursts, packed into one word by `transfer_table.packed`.
+    """
     count_read(sim, beats_in(traffic), bursts_in(traffic))
 
 
 @stage
 def count_episode(sim: Simulator) -> None:
-    """Count everything that the clients have read since the port was last idle."""
+    """Count everything that the clients have read since the port was last idle.
+
+    Args:
+        sim: the simulator.
+    """
     count_read(sim, sim.port[READ_BEATS], sim.port[READ_BURSTS])
 
 
 @stage
 def leave(sim: Simulator, sharing: Sharing, leaving: int) -> Sharing:
-    """Remove `leaving` users that have ended from the port, which is idle if none is left."""
+    """Remove users from the read port whose transfers have ended.
+
+    If no user is left, the port is idle, and no longer simulated burst by burst.
+
+    Args:
+        sim: the simulator.
+        sharing: state of the read port.
+        leaving: number of users to remove.
+
+    Returns:
+        The new state of the port.
+    """
     users = sharing.users - leaving
     live = sharing.live
     if leaving > 0 and live and users == 0:
@@ -111,7 +137,15 @@ def leave(sim: Simulator, sharing: Sharing, leaving: int) -> Sharing:
 
 @stage
 def stay(sim: Simulator, sharing: Sharing) -> Sharing:
-    """Keep the port busy after a load that ended before its data arrived."""
+    """Keep the read port busy after a load that ended before its data arrived.
+
+    Args:
+        sim: the simulator.
+        sharing: state of the read port.
+
+    Returns:
+        The new state of the port.
+    """
     sim.outcome[AHEAD_LOADS] += 1
     return Sharing(
         sharing.users + 1, sharing.live, sharing.alone, sharing.alone_since, sharing.alone_read,
@@ -190,7 +224,11 @@ def row_of_load(sim: Simulator, request: PortRequest) -> int:
 
 @stage
 def go_live(sharing: Sharing) -> Sharing:
-    """Return the state of the port in which it is simulated burst by burst."""
+    """Return the state of the read port after it begins to be simulated burst by burst.
+
+    Args:
+        sharing: state of the read port.
+    """
     return Sharing(
         sharing.users, True, sharing.alone, sharing.alone_since, sharing.alone_read,
         sharing.read,

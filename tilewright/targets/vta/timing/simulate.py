@@ -159,7 +159,14 @@ def simulate_one(
 
 
 def _chunks(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return ranges of programs with about equally many instructions."""
+    """Divide programs into ranges with about equally many instructions.
+
+    Args:
+        offsets: index of the first instruction of each program, and the end, shape (programs + 1,).
+
+    Returns:
+        First program, and program after the last, of each range.
+    """
     marks = np.arange(offsets[0], offsets[-1], _CHUNK_INSNS)[1:]
     cuts = np.unique([0, *np.searchsorted(offsets, marks), len(offsets) - 1]).tolist()
     return list(pairwise(cuts))
@@ -212,12 +219,19 @@ class CycleReport:
         """Return the cycles that a module spent in each of its `ACTIVITIES` that occur.
 
         They add up to the total cycles of the program.
+
+        Args:
+            unit: name of the module, such as `load`.
         """
         row = self.breakdown[MODULE_NAMES.index(unit)].tolist()
         return {name: cycles for name, cycles in zip(ACTIVITIES, row, strict=True) if cycles}
 
     def busy(self, unit: str) -> int:
-        """Return the cycles in which a module executes instructions, including transfers."""
+        """Return the cycles in which a module executes instructions, including transfers.
+
+        Args:
+            unit: name of the module, such as `load`.
+        """
         return int(self.breakdown[MODULE_NAMES.index(unit), :3].sum())
 
 

@@ -15,6 +15,11 @@ def loop_iterations(lo: int, hi: int, lay: Layout) -> int:
 
     It is iter_out · iter_in · (number of micro-ops). As in the RTL, counters wrap around: a counter
     of 0 runs through its full range.
+
+    Args:
+        lo: low word of the instruction.
+        hi: high word of the instruction.
+        lay: bit positions of the instruction fields.
     """
     iter_out = get(lo, hi, lay.iter_out, LOOP_FIELD_BITS)
     iter_in = get(lo, hi, lay.iter_in, LOOP_FIELD_BITS)
@@ -46,6 +51,11 @@ def store_length(lo: int, hi: int, machine: Machine) -> tuple[int, int, int]:
     one command cycle, two address cycles, its beats, and one response cycle. A narrow store module
     needs one more cycle to read its scratchpad between two block rows of a burst (Chisel RTL,
     TensorStoreNarrowVME and TensorStoreWideVME).
+
+    Args:
+        lo: low word of the instruction.
+        hi: high word of the instruction.
+        machine: the machine.
     """
     bus = machine.bus_bytes
     window = bus * machine.max_burst_beats

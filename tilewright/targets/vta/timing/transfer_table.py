@@ -51,41 +51,72 @@ def place_of(lo: int, element_bytes: int, window: int, client: int) -> int:
 
 @stage
 def row_of(hi: int, place: int) -> int:
-    """Return the row of the table for the key (`hi`, `place`), by hashing the key."""
+    """Return the row of the table of durations for a key, by hashing the key.
+
+    Args:
+        hi: first word of the key, which is the high word of the instruction.
+        place: second word of the key, from `place_of`.
+    """
     mixed = hi * nb.uint64(0x9E3779B97F4A7C15) ^ place * nb.uint64(0xC2B2AE3D27D4EB4F)
     return nb.int64(mixed >> nb.uint64(_SHIFT))
 
 
 @stage
 def packed(beats: int, bursts: int) -> int:
-    """Pack the numbers of beats and bursts into one word, so that both are added in one step.
+    """Pack numbers of beats and bursts into one word, so that both are added in one step.
 
     The word can hold at most MOST_PACKED beats.
+
+    Args:
+        beats: number of beats.
+        bursts: number of bursts.
     """
     return nb.uint64(beats) << nb.uint64(32) | nb.uint64(bursts)
 
 
 @stage
 def beats_in(traffic: int) -> int:
-    """Return the beats of packed traffic."""
+    """Return the number of beats in a word from `packed`.
+
+    Args:
+        traffic: numbers of beats and bursts, packed into one word by `transfer_table.packed`.
+    """
     return nb.int64(traffic >> nb.uint64(32))
 
 
 @stage
 def bursts_in(traffic: int) -> int:
-    """Return the bursts of packed traffic."""
+    """Return the number of bursts in a word from `packed`.
+
+    Args:
+        traffic: numbers of beats and bursts, packed into one word by `transfer_table.packed`.
+    """
     return nb.int64(traffic & nb.uint64(_LOW))
 
 
 @stage
 def overflows(traffic: int) -> bool:
-    """Return whether packed traffic must be moved to the total before more is added to it."""
+    """Return whether packed numbers of beats and bursts are too large to add more to them.
+
+    They must be added to the total first.
+
+    Args:
+        traffic: numbers of beats and bursts, packed into one word by `transfer_table.packed`.
+    """
     return beats_in(traffic) > MOST_PACKED
 
 
 @helper
 def add(sim: Simulator, client: int, begin: int, lo: int, hi: int) -> int:
-    """Add a LOAD instruction to the read port, see `load_cycles.add_load`."""
+    """Add a LOAD instruction to the read port, see `load_cycles.add_load`.
+
+    Args:
+        sim: the simulator.
+        client: client of the read port.
+        begin: cycle in which the LOAD begins.
+        lo: low word of the instruction.
+        hi: high word of the instruction.
+    """
     return add_load(
         sim.clients, client, begin, lo, hi,
         sim.element_bytes[client], sim.flight_limits[client], sim.bus,
@@ -123,11 +154,18 @@ def time_load(sim: Simulator, client: int, lo: int, hi: int, row: int, place: in
 
 @helper
 def time_store(sim: Simulator, lo: int, hi: int, row: int, place: int) -> None:
-    """Compute the execute cycles of a STORE, and write them to the table.
+    """Compute the execute cycles of a STORE, and write them to the table of durations.
 
-    If the traffic of the STORE cannot be packed into one word, it is added to the total here. The
-    row of the table then contains the cycles and a key that matches no STORE, so that the STORE is
-    timed and counted again whenever it runs.
+    If the beats and bursts of the STORE cannot be packed into one word, they are added to the total
+    here. The row of the table then contains the cycles and a key that matches no STORE, so that the
+    STORE is timed and counted again whenever it runs.
+
+    Args:
+        sim: the simulator.
+        lo: low word of the instruction.
+        hi: high word of the instruction, which is the first word of the key.
+        row: row of the table that is written.
+        place: second word of the key, from `place_of`.
     """
     cycles, beats, bursts = store_length(lo, hi, sim.machine)
     sim.table[row, 0] = hi
@@ -143,7 +181,14 @@ def time_store(sim: Simulator, lo: int, hi: int, row: int, place: int) -> None:
 
 @helper
 def time_fetch(sim: Simulator, cycle: int, address: int, count: int) -> int:
-    """Return the cycle in which a batch of instructions arrives if nothing else uses the port."""
+    """Return the cycle in which a batch of instructions arrives if nothing else uses the port.
+
+    Args:
+        sim: the simulator.
+        cycle: cycle of the request.
+        address: byte address of the batch.
+        count: number of instructions.
+    """
     reset_port(sim.clients, sim.port)
     add_fetch(sim.clients, cycle, address, count, sim.bus)
     advance(sim.clients, sim.port, sim.bursts, NEVER, sim.bus)

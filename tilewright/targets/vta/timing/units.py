@@ -161,14 +161,14 @@ class UnitTokens(NamedTuple):
 
 
 class UnitEnds(NamedTuple):
-    """Summary of the instructions that end in the current cycle."""
+    """Whether an instruction ends in the current cycle, and how many leave the read port."""
 
     any: bool
     leaving: int  # number of users of the read port that have ended
 
 
 class Head(NamedTuple):
-    """The first instruction in a module's queue."""
+    """The instruction at the head of a module's queue, with the cycle from which it is visible."""
 
     insn: int
     visible: int  # first cycle in which the module sees it
@@ -180,13 +180,22 @@ def low(run: TimedRun, insn: int) -> int:
     """Return the low word of an instruction.
 
     The index is unsigned so that the compiled code need not check for a negative index.
+
+    Args:
+        run: the simulation.
+        insn: index of the instruction.
     """
     return run.insns[nb.uint64(insn), 0]
 
 
 @stage
 def high(run: TimedRun, insn: int) -> int:
-    """Return the high word of an instruction."""
+    """Return the high word of an instruction.
+
+    Args:
+        run: the simulation.
+        insn: index of the instruction.
+    """
     return run.insns[nb.uint64(insn), 1]
 
 
@@ -198,19 +207,37 @@ def idle() -> TimingUnit:
 
 @stage
 def until(unit: TimingUnit, event: int) -> TimingUnit:
-    """Return the state of a module whose next event is in cycle `event`."""
+    """Return the state of a module with another cycle for its next event.
+
+    Args:
+        unit: state of the module.
+        event: cycle of the next event.
+    """
     return TimingUnit(unit.head, unit.busy, event, unit.insn, unit.client, unit.accounted)
 
 
 @stage
 def ends(unit: TimingUnit, now: int) -> bool:
-    """Return whether the module's instruction ends in the current cycle."""
+    """Return whether the instruction of a module ends in the current cycle.
+
+    Args:
+        unit: state of the module.
+        now: current cycle.
+    """
     return unit.busy and unit.event == now
 
 
 @stage
 def after(ended: UnitEnds, unit: TimingUnit) -> UnitEnds:
-    """Add the ended instruction of a module to the summary of the current cycle."""
+    """Add the ended instruction of a module to the summary of the current cycle.
+
+    Args:
+        ended: summary of the instructions that end in this cycle.
+        unit: state of the module.
+
+    Returns:
+        The new summary.
+    """
     return UnitEnds(True, ended.leaving + (1 if unit.client >= 0 else 0))
 
 
@@ -219,7 +246,20 @@ def end_load(
     run: TimedRun, load: TimingUnit, l2g: UnitTokens, sharing: Sharing, ended: UnitEnds, now: int,
     total: int,
 ) -> tuple[TimingUnit, UnitTokens, UnitEnds]:  # fmt: skip
-    """Process the end of the load module's instruction in this cycle, if any."""
+    """Process the end of the load module's instruction in this cycle, if any.
+
+    Args:
+        run: the simulation.
+        load: state of the load module.
+        l2g: queue of tokens from load to compute.
+        sharing: state of the read port.
+        ended: summary of the instructions that end in this cycle.
+        now: current cycle.
+        total: cycle of FINISH, negative if it is not known yet.
+
+    Returns:
+        The new states of the module, of the token queue and of the summary.
+    """
     if not ends(load, now):
         return load, l2g, ended
     l2g = push(run, l2g, low(run, load.insn) & nb.uint64(PUSH_NEXT), now)
@@ -231,7 +271,21 @@ def end_compute(
     run: TimedRun, compute: TimingUnit, g2l: UnitTokens, g2s: UnitTokens, sharing: Sharing,
     ended: UnitEnds, now: int, total: int,
 ) -> tuple[TimingUnit, UnitTokens, UnitTokens, UnitEnds]:  # fmt: skip
-    """Process the end of the compute module's instruction in this cycle, if any."""
+    """Process the end of the compute module's instruction in this cycle, if any.
+
+    Args:
+        run: the simulation.
+        compute: state of the compute module.
+        g2l: queue of tokens from compute to load.
+        g2s: queue of tokens from compute to store.
+        sharing: state of the read port.
+        ended: summary of the instructions that end in this cycle.
+        now: current cycle.
+        total: cycle of FINISH, negative if it is not known yet.
+
+    Returns:
+        The new states of the module, of the two token queues and of the summary.
+    """
     if not ends(compute, now):
         return compute, g2l, g2s, ended
     lo = low(run, compute.insn)
@@ -245,7 +299,20 @@ def end_store(
     run: TimedRun, store: TimingUnit, s2g: UnitTokens, sharing: Sharing, ended: UnitEnds, now: int,
     total: int,
 ) -> tuple[TimingUnit, UnitTokens, UnitEnds]:  # fmt: skip
-    """Process the end of the store module's instruction in this cycle, if any."""
+    """Process the end of the store module's instruction in this cycle, if any.
+
+    Args:
+        run: the simulation.
+        store: state of the store module.
+        s2g: queue of tokens from store to compute.
+        sharing: state of the read port.
+        ended: summary of the instructions that end in this cycle.
+        now: current cycle.
+        total: cycle of FINISH, negative if it is not known yet.
+
+    Returns:
+        The new states of the module, of the token queue and of the summary.
+    """
     if not ends(store, now):
         return store, s2g, ended
     s2g = push(run, s2g, low(run, store.insn) & nb.uint64(PUSH_PREV), now)
@@ -283,7 +350,11 @@ def end(
 def push(run: TimedRun, queue: UnitTokens, flag: int, now: int) -> UnitTokens:
     """Return the state of a token queue after an instruction has ended.
 
-    The instruction pushes a token if `flag` is not 0.
+    Args:
+        run: the simulation.
+        queue: state of the queue.
+        flag: push flag of the instruction. The instruction pushes a token if it is not 0.
+        now: current cycle.
     """
     if flag == 0:
         return queue
@@ -295,20 +366,34 @@ def push(run: TimedRun, queue: UnitTokens, flag: int, now: int) -> UnitTokens:
 def pop(queue: UnitTokens, pops: bool) -> UnitTokens:
     """Return the state of a token queue after an instruction has started.
 
-    The instruction pops a token if `pops` is set.
+    Args:
+        queue: state of the queue.
+        pops: whether the instruction pops a token.
     """
     return UnitTokens(queue.held - 1 if pops else queue.held, queue.since)
 
 
 @stage
 def has_head(run: TimedRun, module: int, unit: TimingUnit) -> bool:
-    """Return whether an idle module has an instruction in its queue."""
+    """Return whether an idle module has an instruction in its queue.
+
+    Args:
+        run: the simulation.
+        module: number of the module.
+        unit: state of the module.
+    """
     return not unit.busy and unit.head < run.sim.tails[module]
 
 
 @stage
 def head_of(run: TimedRun, module: int, unit: TimingUnit) -> Head:
-    """Return the instruction at the head of a module's queue."""
+    """Return the instruction at the head of a module's queue.
+
+    Args:
+        run: the simulation.
+        module: number of the module.
+        unit: state of the module.
+    """
     place = nb.uint64(unit.head & (run.sim.queues.shape[1] - 1))
     insn = run.sim.queues[module, place, 0]
     return Head(insn, run.sim.queues[module, place, 1], low(run, insn))
@@ -339,6 +424,18 @@ def account_start(
     second: int, second_since: int, now: int, total: int,
 ) -> TimingUnit:  # fmt: skip
     """Add the cycles before an instruction's start to the breakdown, if a breakdown is requested.
+
+    Args:
+        run: the simulation; its breakdown is changed.
+        module: number of the module.
+        unit: state of the module.
+        head: the instruction.
+        first: token queue from which the instruction pops, -1 for none.
+        first_since: cycle since which this queue has had a token.
+        second: another token queue from which the instruction pops, -1 for none.
+        second_since: cycle since which the second queue has had a token.
+        now: current cycle.
+        total: cycle of FINISH, negative if it is not known yet.
 
     Returns:
         The state of the module, whose cycles are accounted up to the start.
