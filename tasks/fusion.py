@@ -47,7 +47,12 @@ def decide_fusion(
 
 
 def decision_metrics(decided: Decided) -> dict[str, float]:
-    """Return the figures of a decision as metrics of the network's MLflow run, by name."""
+    """Return the results of a fusion decision as metrics of the network's MLflow run, by name.
+
+    They are the cycles and DRAM bytes of the whole network for each set of decisions that was
+    evaluated, such as `fusion/none_cycles`; the number of decisions; and how many of them fuse
+    operators.
+    """
     said = decided.summary
     figures = {f"fusion/{name}_cycles": float(n) for name, n in said["cycles"].items()}
     figures |= {f"fusion/{name}_dram_bytes": float(n) for name, n in said["dram_bytes"].items()}
@@ -61,12 +66,13 @@ def decision_metrics(decided: Decided) -> dict[str, float]:
 def keep_decision(network: str, key: Key, decided: Decided | None) -> Decided:
     """Return `decided`, so that Prefect stores it as the result of this task.
 
-    If an earlier decision is stored under the same key, the task is not executed.
+    `decide_fusion` makes the decision before it starts this task. If a decision is stored under the
+    same key, Prefect returns that one and does not call this function.
 
     Args:
         network: name of the network, for the name of the task run.
         key: key of the decision.
-        decided: the decision; None if an earlier decision is stored.
+        decided: the decision; None if a stored decision will be used.
     """
     assert decided is not None, "what the cache has is not decided again"
     return decided

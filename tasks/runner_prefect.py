@@ -80,7 +80,12 @@ class PrefectRunner(TrackedRunner):
         self.before: list[object] = []
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
-        """Execute a step, as a cached Prefect task if it is a stage."""
+        """Execute a step and return its result. A stage becomes a cached Prefect task.
+
+        Args:
+            step: the step. It is a stage if it is a key of `STAGES`.
+            *given: arguments of the step.
+        """
         if step not in STAGES:
             return super().__call__(step, *given)
         self.announce(step)
@@ -128,9 +133,15 @@ class NetworkRunner(PrefectRunner):
         self._layers: list[object] = []  # the flows of the workloads
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
-        """Execute a step, as a cached Prefect task if it is a stage.
+        """Execute a step and return its result. A stage becomes a cached Prefect task.
 
-        The key of the imported model and the task that found the workloads are kept for later.
+        The runner remembers the key of the imported model, for the key of the fusion decision. It
+        also remembers the task that found the workloads, which precedes the workloads' flows in the
+        graph.
+
+        Args:
+            step: the step. It is a stage if it is a key of `STAGES`.
+            *given: arguments of the step.
         """
         value = super().__call__(step, *given)
         if step is import_model:

@@ -199,7 +199,10 @@ def _simulated_line(measured: Measurements, *_: object) -> str:
 
 
 def _learned_line(models: ExplorerState, *_: object) -> str:
-    """Return a log line such as `models: A, P, V`."""
+    """Return a log line with the roles of the trained models, such as `models: A, P, V`.
+
+    The line is "" if no model was trained.
+    """
     return f"models: {', '.join(sorted(models.models))}" if models.models else ""
 
 
