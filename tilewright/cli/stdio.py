@@ -18,7 +18,7 @@ from tilewright.core.working_folder import started_in
 
 
 class ArgumentError(TilewrightError):
-    """An argument is not valid UTF-8 or names an empty folder, or the current folder is unusable."""
+    """An argument is not UTF-8 or names an empty folder, or the current folder cannot be used."""
 
 
 def prepare_streams() -> None:

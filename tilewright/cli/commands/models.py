@@ -29,8 +29,7 @@ dataset_commands = typer.Typer(
 
 @dataset_commands.callback()
 def _group() -> None:
-    """Do nothing. With this callback, Typer treats the commands as a group although there is only one.
-    """
+    """Make the commands a group, although there is only one."""
 
 
 @dataset_commands.command("build")

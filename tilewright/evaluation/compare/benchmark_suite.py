@@ -47,6 +47,8 @@ class TestBed(Protocol):
     def open(self, name: str) -> Target:
         """Return the target on which tuners lower and measure a workload.
 
+        The target may be the real one, or a replay that looks up the measurements in a table.
+
         Args:
             name: name of the workload.
         """
@@ -105,13 +107,23 @@ class EnumeratedTestBed:
     live: bool = False
 
     def open(self, name: str) -> Target:
-        """Return the target itself if the test bed is `live`, otherwise a replay of its table."""
+        """Return the real target if the test bed is `live`, else a target that replays the table.
+
+        Args:
+            name: name of the workload.
+        """
         if self.live:
             return _target(self.target, self.space)
         return _replayed_target(self.target, self.space, dict(self.workloads)[name], self.folder)
 
     def table(self, name: str) -> MeasurementTable:
-        """Return the measurements of every config of a workload, which are made if missing."""
+        """Return the measurements of every config of a workload.
+
+        If they are not stored yet, all configs are measured first.
+
+        Args:
+            name: name of the workload.
+        """
         return _known_table(self.target, self.space, dict(self.workloads)[name], self.folder)
 
     def unmeasured_workloads(self) -> list[tuple[Workload, int]]:

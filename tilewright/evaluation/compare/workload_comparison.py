@@ -1,4 +1,4 @@
-"""Executes a comparison on workloads, from its plan to its leaderboard and its record."""
+"""Executes a comparison on workloads, from its plan to its leaderboard and `comparison.json`."""
 
 from __future__ import annotations
 

@@ -133,7 +133,10 @@ def ordered(plan: ComparisonPlan, runs: Sequence[TunerRun]) -> list[TunerRun]:
 
 
 def _goal(plan: ComparisonPlan, job: ComparisonJob) -> float:
-    """Return the latency at which a run may stop early; infinite if the plan sets no early stop."""
+    """Return the latency at which a run may stop early, before its budget is spent.
+
+    It is `GOAL` above the latency of the best config; infinite if the plan sets no early stop.
+    """
     if plan.enough is None:
         return np.inf
     return plan.test_bed.table(job.workload).optimum.cost * (1 + GOAL)
@@ -216,7 +219,7 @@ class _Notes:
 
 
 def _best_places(latency: Sequence[float]) -> list[int | None]:
-    """Return the index of the fastest trial so far, for each trial.
+    """Return, for each trial, the index of the fastest trial up to and including it.
 
     The index is None before the first valid trial.
 
@@ -316,7 +319,11 @@ class KeptRuns:
         return replace(entry, tuner=job.tuner_config.label, workload=job.workload)
 
     def add(self, run: TunerRun) -> None:
-        """Append the result of a run to the file of finished runs. Raise `OSError` on failure."""
+        """Append the result of a run to the file of finished runs. Raise `OSError` on failure.
+
+        Args:
+            run: result of a run of the plan.
+        """
         label = {tuner_config.label: tuner_config for tuner_config in self.plan.tuner_configs}
         job = ComparisonJob(label[run.tuner], run.workload, run.seed)
         self._rows.add(self._key(job), run)
@@ -339,7 +346,13 @@ class KeptRuns:
 
 @lru_cache(maxsize=1)
 def code_digest() -> str:
-    """Return a digest of the source code and libraries that affect results, 16 hex digits."""
+    """Return a digest of the source code and libraries that affect the results of runs.
+
+    Stored results with another digest are not used again.
+
+    Returns:
+        16 hexadecimal digits.
+    """
     hasher = hashlib.sha256(" ".join(map(version, _LIBRARIES)).encode())
     for package in (targets, search, models):
         for path in package.__path__:

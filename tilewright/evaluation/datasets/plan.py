@@ -106,7 +106,7 @@ def select_targets(names: Sequence[str], kind: str) -> Found:
         kind: type of the targets to return, for example "vta".
 
     Returns:
-        The targets, each with its description for the plan.
+        Pairs of the target's description for the plan, and the target.
 
     Raises:
         DatasetError: a target is named twice, or cannot be rebuilt from its specification.
@@ -164,8 +164,8 @@ def draw_hardware(kind: str, count: int, seed: int) -> Found:
         seed: seed of the draw.
 
     Returns:
-        The targets, each with its description for the plan; empty if this machine cannot measure
-        this type of target.
+        Pairs of the target's description for the plan, and the target; empty if this machine cannot
+        measure this type of target.
     """
     try:
         if kind == MEASURED:
@@ -225,7 +225,7 @@ def check_options(options: DatasetOptions) -> None:
 
 @dataclass(frozen=True)
 class PlanCell:
-    """Cell of a plan: the number of rows to measure for one workload on one piece of hardware.
+    """Entry of a plan: the number of rows to measure for one workload on one piece of hardware.
 
     Attributes:
         workload: index of the workload in the plan.
@@ -238,12 +238,12 @@ class PlanCell:
 
 @dataclass(frozen=True)
 class PlanPart:
-    """Cells of one piece of hardware that are measured together and stored in one file.
+    """Part of a plan: rows of one piece of hardware that are stored in one file.
 
     Attributes:
         hardware: index of the hardware in the plan.
         number: number of the part, counted from 0 for each piece of hardware.
-        cells: the cells.
+        cells: number of rows for each workload of the part.
     """
 
     hardware: int
@@ -252,7 +252,7 @@ class PlanPart:
 
     @property
     def rows(self) -> int:
-        """Number of rows of all cells."""
+        """Number of rows of the part, over all workloads."""
         return sum(cell.rows for cell in self.cells)
 
 
@@ -287,7 +287,7 @@ class DatasetPlan:
     def workload(self, place: int) -> Workload:
         """Return a workload of the plan, in the form in which it was drawn.
 
-        `fit_workload` adapts it to a piece of hardware.
+        On a piece of hardware, `fit_workload` adapts it to the block sizes of that hardware.
 
         Args:
             place: index of the workload in `workloads`.
@@ -407,7 +407,15 @@ def shape_of(workload: Workload) -> Workload:
 
 
 def _hardware(options: DatasetOptions, kind: str) -> Found:
-    """Return the hardware of a type that the options name, or draw some if they name no targets."""
+    """Return the hardware of one type: the targets that the options name, or random ones.
+
+    Args:
+        options: options of the dataset. If they name no targets, the hardware is drawn.
+        kind: type of the targets, for example "vta".
+
+    Returns:
+        Pairs of the target's description for the plan, and the target.
+    """
     if options.targets:
         return select_targets(options.targets, kind)
     return draw_hardware(kind, options.specs, options.seed) if kind in (DRAWN, MEASURED) else []
@@ -442,8 +450,8 @@ def _cells(
     workload does not run on the hardware are skipped.
 
     Args:
-        hardware: the hardware with its targets.
-        workloads: the workloads with their indices in the plan.
+        hardware: pairs of the target's description and the target.
+        workloads: pairs of the workload's index in the plan and the workload.
         rows: number of rows to divide.
         rng: random generator.
 
@@ -492,7 +500,17 @@ def _shared_out(
 def _parts(
     cells: Mapping[tuple[int, int], int], hardware: Sequence[DatasetHardware]
 ) -> Iterator[PlanPart]:
-    """Group the cells of each piece of hardware into parts of at least `PART_ROWS` rows."""
+    """Group the rows of each piece of hardware into parts of at least `PART_ROWS` rows.
+
+    The last part of a piece of hardware may be smaller.
+
+    Args:
+        cells: number of rows, by the indices of hardware and workload.
+        hardware: the hardware of the plan.
+
+    Yields:
+        The parts, ordered by hardware.
+    """
     for h, device in enumerate(hardware):
         limit = PART_ROWS[device.kind]
         number, held = 0, list[PlanCell]()
