@@ -119,7 +119,15 @@ def delete_run(known: KnownRuns, run_id: str) -> Deletion:
 
 
 def _holds(folder: Path, run: ListedRun) -> bool:
-    """Return whether an output directory contains the results of this run, not of another run."""
+    """Return whether the results in an output directory belong to a given run.
+
+    An output directory holds the results of its last run only. If they do not name their MLflow
+    run, the tuner, the seed and the number of trials are compared.
+
+    Args:
+        folder: the output directory.
+        run: the run.
+    """
     held = read_run(folder)
     if held is None or not run.row["tracked"]:
         return held is not None

@@ -130,9 +130,10 @@ def search_designs(
 
 
 def nothing_whole(evaluator: BudgetedEvaluator) -> str:
-    """Return the error message for a search that ends without a complete machine.
+    """Return the error message for a search without a machine on which every layer has a valid trial.
 
-    A machine is complete if every layer has a valid trial.
+    Args:
+        evaluator: the measurements of the search. The message depends on whether budget is left.
     """
     layers = min((len(design.layers) for design in evaluator.designs().values()), default=0)
     step = "repeat the command with more --trials"

@@ -46,14 +46,17 @@ def _longest_run(text: str) -> int:
 
 
 def paragraphs(*parts: str) -> str:
-    """Join paragraphs by empty lines, and leave out empty ones."""
+    """Join texts to a Markdown document with empty lines between them. Empty texts are left out."""
     return "\n\n".join(part for part in parts if part)
 
 
 def markdown_table(rows: Sequence[Row]) -> str:
-    """Return a table of rows with equal headings.
+    """Return a Markdown table with one line per row.
 
     All columns except the first are right-aligned.
+
+    Args:
+        rows: cells by heading, at least one row. All rows have the same headings.
     """
     heads = list(rows[0])
     lines = [heads, ["---"] + ["---:"] * (len(heads) - 1)]

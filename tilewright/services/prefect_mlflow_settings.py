@@ -35,7 +35,10 @@ _SERVER_ADDRESSES = ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")
 
 
 def own_settings() -> dict[str, str]:
-    """Return the environment variable with Prefect's profiles file; {} if the user has set it."""
+    """Return `PREFECT_PROFILES_PATH` with the path of the user's Prefect profiles.
+
+    The result is empty if the user has set this environment variable.
+    """
     return {} if os.environ.get(PROFILES) else {PROFILES: str(_profiles())}
 
 
