@@ -69,10 +69,10 @@ core."""
 
 @dataclass(frozen=True)
 class SchedulesFound(Event):
-    """Progress of choosing schedules in a build.
+    """Event that is emitted while schedules are chosen in a build.
 
     Attributes:
-        done: number of workloads that have a schedule.
+        done: number of workloads that have a schedule so far.
         whole: number of all workloads.
     """
 
@@ -124,6 +124,9 @@ def build_program(
         network: the network.
         refused: operators that TVM cannot compile for the CPU: the reason, by name of the operator.
 
+    Returns:
+        The manifest of the artifact, and warnings.
+
     Raises the errors of `build_artifact`.
     """
     try:
@@ -163,6 +166,9 @@ def build_library(run: LocalRunner, options: BuildOptions, target: Target) -> Bu
         run: runner that executes the steps.
         options: options of the build. `options.sizes` requests one library per input size.
         target: the CPU target.
+
+    Returns:
+        The manifest of the artifact, and warnings.
 
     Raises:
         ArtifactError: an option does not apply to a CPU, or the network cannot be compiled.

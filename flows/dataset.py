@@ -1,4 +1,4 @@
-"""Pipeline that builds a dataset: store a plan, measure the missing parts, write the index.
+"""Pipeline that builds a dataset: store a plan, measure the missing parts, write `dataset.json`.
 
 make_plan → measure_part, once per part → log_dataset
 

@@ -37,7 +37,7 @@ MLFLOW_LOG_LEVEL = "MLFLOW_LOGGING_LEVEL"
 _STAMP = re.compile(r"process (\d+) on (.*), started (\d+) in (.*)")
 """Format of a deployment's version, which identifies the process that serves it."""
 END_SECONDS = 5.0
-"""Time for runs to end by themselves, and again after they were asked to terminate."""
+"""Seconds for runs to end by themselves, and again after they were asked to terminate."""
 
 
 class CronError(TilewrightError):
@@ -196,7 +196,10 @@ def serving_process(deployment: DeploymentResponse) -> str:
 
 
 def _own_stamp() -> str:
-    """Return the identity of this process in the format of `_STAMP`."""
+    """Return a text that identifies this process, in the format that `_STAMP` matches.
+
+    The text becomes the version of the deployment that this process serves.
+    """
     own = ProcessStamp.of_this_process()
     return f"process {own.pid} on {own.host}, started {own.started} in {own.space}"
 

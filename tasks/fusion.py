@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 VERSION = 2
 EVERY = "fusion/evaluations"
-"""Metric that every step of the curves has."""
+"""Name of the metric with the number of evaluations, which every step of the curves has."""
 
 
 def decide_fusion(

@@ -65,7 +65,7 @@ _METRICS = {
     "tuned_cycles": "tuned_cycles",
     "tuned_seconds": "tuned_seconds",
 }
-"""Name of the metric of each figure of the leaderboard."""
+"""Names of MLflow metrics, by the field of the leaderboard that they contain."""
 
 
 def comparison_name(options: CompareOptions) -> str:

@@ -374,7 +374,7 @@ def _log_models(
 
 _SOURCES = ("run_pictures.py", "plot_style.py")
 _OF_THE_RUN = ("wall_seconds", "reused_trials", "timed_again", "model_errors")
-"""Fields of a workload's row that do not influence its picture."""
+"""Fields of a workload's results that do not influence its convergence plot."""
 
 
 def workload_picture(layer: str, tuned: TunedWorkload, trials: pd.DataFrame) -> bytes:

@@ -49,9 +49,9 @@ def comparison_tags(params: Mapping[str, Json]) -> dict[str, str]:
 
 
 WATCH_TAG = "tilewright.watch"
-"""The tag that says how a run compares with the last one like it."""
+"""Tag with the verdict of comparing a run with the last comparable run."""
 REGRESSION_TAG = "tilewright.failed_as_regression"
-"""The tag of a run whose flow run failed because it is slower than the last one like it."""
+"""Tag of a run whose flow run failed because it is worse than the last comparable run."""
 FOLDER_TAG = "tilewright.folder"
 """Tag with the path of the output directory, on the machine of the run."""
 PARAMS = {"network": str, "target": str, "tuner": str, "seed": int, "trials": int}

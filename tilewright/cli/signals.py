@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 INTERRUPTED, TERMINATED = 130, 143
 """Exit status of a command that Ctrl-C (130) or SIGTERM (143) ended."""
 END_SECONDS = 20.0
-"""Time for a run to end cleanly. After that it is cut off, which loses nothing, since results are
-on disk at any time."""
+"""Seconds for a run to end cleanly. After that, the process ends at once, which loses nothing, since
+results are on disk at any time."""
 AGAIN_SECONDS = 0.05
 """Delay before a lost interrupt is delivered again. By then the code that lost it has returned."""
 

@@ -101,13 +101,13 @@ def _controller(interface: str) -> ThreadpoolController:
 
 @cache
 def _keeper(process: int) -> ThreadPoolExecutor:
-    """Return an executor whose single thread sets the BLAS limit of a process.
+    """Return an executor whose single thread sets and restores the BLAS limit.
 
     threadpoolctl accepts limits only from the thread that first set one, as long as that thread
     lives.
 
     Args:
-        process: process ID, the key of the cache. A forked process needs a new thread.
+        process: ID of this process, the key of the cache. A forked process needs a new thread.
     """
     return ThreadPoolExecutor(1, "blas-limit")
 
@@ -158,7 +158,7 @@ class PerProcess(Generic[R]):
     Several threads may use it at the same time.
 
     Args:
-        make: creates the value.
+        make: function that creates the value.
     """
 
     def __init__(self, make: Callable[[], R]) -> None:

@@ -27,7 +27,7 @@ ANSWER_SECONDS = 10.0
 BUSY_SECONDS = 0.1
 """Time before a request is repeated that found Prefect's database busy."""
 MOST_FAILED = 200
-"""Prefect returns at most this many records per request."""
+"""Maximum number of failed runs that are read. Prefect returns no more records per request."""
 _STATES = {"FAILED": "failed", "CRASHED": "crashed"}
 
 

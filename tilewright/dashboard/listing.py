@@ -69,10 +69,10 @@ MOST_KEPT = 64
 """Number of runs whose trials are kept in memory."""
 
 _COMMAND = re.compile(r"```sh\n(.*?)\n```", re.DOTALL)
-"""The command in the description of a run."""
+"""Matches the command line in the Markdown description of a run."""
 FIGURE_KEYS = (*(f"{name}_ms" for name in FIGURES), "gain", "gain_over_fallback")
-"""What a run and a layer have as figures on the page: milliseconds, and gains over the rule and
-over the fallback."""
+"""Names of the numbers that the page shows for a run or a layer: latencies in milliseconds, and the
+gains over the rule schedule and over the fallback."""
 
 T = TypeVar("T")
 
@@ -168,7 +168,7 @@ class KnownRuns:
 
     @property
     def client(self) -> MlflowClient | None:
-        """MLflow's client. None before the first call of `runs`, and without a database of MLflow."""
+        """MLflow's client; None before the first call of `runs`, or if MLflow has no database."""
         return self._tracked.client
 
     def runs(self) -> list[ListedRun]:

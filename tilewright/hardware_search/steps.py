@@ -130,7 +130,7 @@ def search_designs(
 
 
 def nothing_whole(evaluator: BudgetedEvaluator) -> str:
-    """Return the error message for a search without a machine on which every layer has a valid trial.
+    """Return the error message for a search that found no machine on which all layers are valid.
 
     Args:
         evaluator: the measurements of the search. The message depends on whether budget is left.

@@ -19,7 +19,7 @@ from tilewright.reports.markdown import (
 from tilewright.reports.number_format import UNKNOWN, integer_text, milliseconds, percent
 
 MARK = "worse"
-"""Text that marks values that are worse."""
+"""Mark in the tables for a value that is worse in the second run."""
 _MODELS = {
     "P_rmse": "error of P, log2",
     "A_rmse": "error of A, log2",

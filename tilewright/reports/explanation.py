@@ -185,7 +185,7 @@ _VALUES = LinearSegmentedColormap.from_list("values", ["#2f5d9b", "#c9ced3", "#c
 _TICKS = 5  # maximum number of ticks on an axis of cycles
 _MARGIN = 6  # pixels around each cropped diagram
 JUDGED = {"random configs": "#5b7fa6", "trials, before the models were trained on them": ACCENT}
-"""Data sets on which models are evaluated, and the colours of their dots."""
+"""Sets of configs on which models are evaluated, each with the colour of its dots."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ DramBase = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FIRST_ADDRESS = "0x1000"
 MOST_BYTES = 1 << 30
-"""Of a file that is read: no device that never ends."""
+"""Maximum number of bytes that are read from a file. A device such as /dev/zero never ends."""
 
 commands = typer.Typer(
     help="Time, run, check and disassemble VTA instruction streams.", no_args_is_help=True

@@ -39,7 +39,7 @@ GAP = 2
 TEXT = 24
 """Minimum width of the text at the beginning of a line."""
 LEAST_TEXT = 8
-"""Minimum width of this text if not even the figures fit."""
+"""Minimum width of the text at the beginning of a line if the numbers beside it do not fit."""
 BREAK = " · "
 """Separator at which the text at the beginning of a line may be broken.
 

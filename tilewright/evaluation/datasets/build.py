@@ -204,7 +204,7 @@ def _target(kind: str, specification: str, space: str, fingerprint: str) -> Targ
 # -- what is there -----------------------------------------------------------------------------
 
 HeldPart = tuple[FileRecord, tuple[Feature, ...]]
-"""Record of a stored file, and the features that it contains."""
+"""Entry of a stored file in `dataset.json`, and descriptions of the features in the file."""
 
 
 def kept_plan(folder: Path, options: DatasetOptions) -> DatasetPlan | None:

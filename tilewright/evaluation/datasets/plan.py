@@ -196,8 +196,8 @@ def _rebuild_target(kind: str, specification: Mapping[str, Json]) -> tuple[Datas
 
 CPU_WORKLOADS = 8
 LEAST_ROWS = 16
-"""Number of rows per cell if there are too few rows for all cells. Models are evaluated on pairs of
-rows of the same task, so a task needs several rows."""
+"""Number of rows per pair of hardware and workload if there are too few rows for all pairs. Models
+are evaluated on pairs of rows of the same task, so a task needs several rows."""
 PART_ROWS = {"vta": 8192, "gemmini": 512, "cpu": 64}
 """Approximate number of rows per part, by type of target. If a build is stopped, the unfinished
 part is measured again."""
