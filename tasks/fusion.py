@@ -26,12 +26,12 @@ EVERY = "fusion/evaluations"
 def decide_fusion(
     after: Sequence[object], asked: ToDecide, model: str, run_id: str
 ) -> Done[Decided]:
-    """Decide which operators are fused, or reuse an earlier decision under the same conditions.
+    """Decide which operators are fused, or reuse a stored decision that had the same inputs.
 
     Args:
         after: tasks that precede this task in Prefect's graph.
         asked: the network, the target, the options and the tuned workloads of a run.
-        model: key of the imported model.
+        model: key of the imported network, as `Key.text` of its import stage.
         run_id: MLflow run of the network, which gets the curves of the search.
 
     Returns:
@@ -104,10 +104,14 @@ def _decide_fusion(asked: ToDecide, run_id: str) -> Decided:
 
 
 def _key(asked: ToDecide, model: str) -> Key:
-    """Return the key of a decision.
+    """Return the key under which a fusion decision is stored.
 
-    The decision depends on the tuned schedules, on the settings and starting states (`starts`) with
-    which further workloads are tuned, and on the models that guide the search.
+    It covers the tuned schedules, the settings and starting states (`starts`) with which further
+    workloads are tuned, and the learned models that guide the search.
+
+    Args:
+        asked: the network, the target, the options and the tuned workloads of a run.
+        model: key of the imported network.
     """
     options = asked.options
     schedules: list[Json] = [
@@ -133,7 +137,7 @@ def _key(asked: ToDecide, model: str) -> Key:
 
 
 def _models(mode: str) -> str:
-    """Return the digest of the models that guide a search; "" if the mode uses none."""
+    """Return the digest of the shipped models that guide the mode "learned"; "" for other modes."""
     if mode != "learned":
         return ""
     from tilewright.fusion.learned.pretrained import shipped_digest  # loads TVM

@@ -245,7 +245,8 @@ def _open(
 ) -> str:  # fmt: skip
     """Create the MLflow run of one tuner and seed.
 
-    The start time is set so that MLflow shows the time that the tuner's runs took as the duration.
+    The start time is set to now minus the total duration of `runs`. MLflow then shows that total as
+    the duration of the MLflow run.
 
     Args:
         client: MLflow client.

@@ -109,7 +109,14 @@ def _best_seed(results: Results, tuner: str, workload: str) -> int:
 
 
 def _learned_models_of(plan: ComparisonPlan, job: ComparisonJob) -> dict[str, LearnedModel]:
-    """Repeat a run and return its models by role, without models that have no features."""
+    """Repeat a run of the comparison, and return its models by role.
+
+    Models that the tuner uses without features of trials are left out.
+
+    Args:
+        plan: plan of the comparison.
+        job: the run to repeat: a tuner, a workload and a seed.
+    """
     workload = dict(plan.test_bed.workloads)[job.workload]
     explorer = job.tuner_config.explorer
     task = make_task(plan.test_bed.open(job.workload), workload, explorer, job.seed)
@@ -151,7 +158,7 @@ def _register(
 
 
 def _dethrone(client: MlflowClient, place: ModelPlace) -> None:
-    """Remove the alias `champion` from the models of a workload. Their versions stay registered."""
+    """Remove the alias `champion` from a workload's registered models, whose versions are kept."""
     for name in champions(place):
         client.delete_registered_model_alias(name, ALIAS)
 
@@ -191,7 +198,13 @@ def _new_version(client: MlflowClient, name: str, model_id: str, run_id: str, di
 def _describe_model(
     plan: ComparisonPlan, job: ComparisonJob, workload: Workload
 ) -> dict[str, Json]:
-    """Return metadata about the tuner, workload and target for which a model was trained."""
+    """Return metadata about the tuner, workload and target for which a model was trained.
+
+    Args:
+        plan: plan of the comparison.
+        job: the run in which the model was trained.
+        workload: workload of that run.
+    """
     target, tuner_config = plan.test_bed.open(job.workload), job.tuner_config
     return {
         "tuner": tuner_config.tuner,
@@ -204,7 +217,10 @@ def _describe_model(
 
 
 def _kind(model: CostModel) -> dict[str, Json]:
-    """Return the metadata from which an empty model of the same kind is built before loading."""
+    """Return the model's type, whether it classifies, and its columns, as entries of the metadata.
+
+    `load_champion` creates an empty model from these entries before it loads the file.
+    """
     return {
         "kind": model.kind,
         "classify": bool(getattr(model, "classify", False)),

@@ -167,10 +167,14 @@ def row_of(run: Run) -> Mapping[str, object]:
 
 
 def _figures(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics in `METRICS`; NaN for metrics that are unknown.
+    """Return the columns `METRICS` of a run; NaN for metrics that are unknown.
 
-    Up to version 0.2, the metrics of the rule were called `baseline…`, and in some runs `gain` was
-    the gain over the fallback. The gains are therefore computed again from the latencies.
+    Up to version 0.2, the metrics of the rule schedule were called `baseline…`, and in some runs
+    `gain` was the gain over the fallback. The gains are therefore computed again from the
+    latencies.
+
+    Args:
+        metrics: the MLflow metrics of a run, by name.
     """
     figures = {
         name: metrics.get(name, metrics.get(name.replace("rule", "baseline"), math.nan))

@@ -1,6 +1,6 @@
 """Marks runs as crashed if their process was killed or if their end was not recorded.
 
-This is done by the next run on the same output directory.
+The next run on the same output directory marks them.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _unfinished_tasks(
 
 
 def _same_flow_filter() -> FlowFilter:
-    """Return a filter for runs of the current flow and of the workload flows within it."""
+    """Return a Prefect filter for all runs of the current flow, and for the flow runs of workloads."""
     return FlowFilter(name=FlowFilterName(any_=[str(flow_run.flow_name), WORKLOAD_FLOW]))
 
 

@@ -115,11 +115,11 @@ def _register_model(
 def say_trained(
     options: TrainingOptions, metrics: Mapping[str, Json], registered: Registered
 ) -> None:
-    """Create a Prefect artifact that reports the model's accuracy and location.
+    """Create a Prefect artifact that reports the model's accuracy, registered version and folder.
 
     Args:
         options: options of the training.
-        metrics: figures of the model.
+        metrics: content of `metrics.json`.
         registered: the registered version.
     """
     figures = {k: v for k, v in sorted(_numbers(metrics).items()) if not k.startswith("visible_")}
@@ -153,7 +153,11 @@ def _open(options: TrainingOptions, metrics: Mapping[str, Json]) -> str:
 
 
 def _start(metrics: Mapping[str, Json]) -> dict[str, str]:
-    """Return a tag that names the original model of a fine-tuned model; empty for other models."""
+    """Return a tag that names the model from which fine-tuning started; empty without fine-tuning.
+
+    Args:
+        metrics: content of `metrics.json`.
+    """
     result = metrics.get(START)
     return {"start_model": str(result)} if result else {}
 
@@ -215,11 +219,11 @@ def _log_model_folder(client: MlflowClient, folder: Path, name: str, run_id: str
 
 
 def _is_best(client: MlflowClient, name: str, tags: Mapping[str, str]) -> bool:
-    """Return whether a version should become champion.
+    """Return whether a version of a registered model should become the champion.
 
     It should in three cases: there is no champion, the version is at least as accurate as the
     champion on the same rows, or the champion was evaluated on other rows and has learned from
-    fewer rows.
+    fewer rows. It also should if a tag of either version is missing or is not a number.
 
     Args:
         client: MLflow client.

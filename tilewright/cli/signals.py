@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 INTERRUPTED, TERMINATED = 130, 143
 """Exit status of a command that Ctrl-C (130) or SIGTERM (143) ended."""
 END_SECONDS = 20.0
-"""Seconds for a run to end cleanly. After that, the process ends at once, which loses nothing, since
+"""Seconds for a run to end cleanly. After that, the process ends at once. Nothing is lost, because
 results are on disk at any time."""
 AGAIN_SECONDS = 0.05
 """Delay before a lost interrupt is delivered again. By then the code that lost it has returned."""
