@@ -82,12 +82,16 @@ def flat(
 def fill_form(form: Form, given: dict[str, Any]) -> Any:
     """Build an options model from the parameters of a flow run.
 
-    A form sends every field. A value that equals the default is therefore treated as not given.
+    Prefect sends a value for every field of its form. A value that equals the default is therefore
+    treated as not given.
 
     Args:
         form: the options model.
         given: values by name of the parameter. Parameters that are not fields of the model are
             ignored.
+
+    Returns:
+        The options.
 
     Raises:
         FormError: a value is invalid.

@@ -546,16 +546,20 @@ def tune(
     Args:
         target: compiles and measures the schedules.
         workload: the workload to tune.
-        explorer: the tuner.
-        trials: maximum number of trials. Tuning also stops when the explorer has no untried config.
+        explorer: the tuner, which proposes configs.
+        trials: maximum number of trials. Tuning also stops when the tuner has no untried config.
         batch: number of trials per round.
         seed: seed of the random numbers. Equal seeds give equal trials, unless `shared` is set.
         store: store for the trials; None to keep no trials.
-        state: initial state of the explorer.
+        state: initial state of the tuner, such as models from an earlier run; None to start
+            without.
         shared: whether several processes make the trials together. Each process calls this function
             with the same arguments, and with a store that it opened with `own=False` on the same
             file or database. Every trial is made once, and every process yields the rounds of all
             processes in the same order. The chosen trials depend on timing.
+
+    Yields:
+        The rounds, each with the session after it.
 
     Raises:
         TilewrightError: `trials` or `batch` is below 1.

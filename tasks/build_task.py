@@ -37,7 +37,7 @@ STEPS: tuple[Step, ...] = (
 
 
 class BuildRunner(TrackedRunner):
-    """Runner that executes each step of a build as a Prefect task, with a progress bar in Prefect."""
+    """Runner that executes each step of a build as a Prefect task, with a progress bar."""
 
     def __init__(self) -> None:
         names = {step: f"{step.__name__} of {{options.model}}" for step in STEPS}

@@ -89,7 +89,7 @@ class ModelPlace:
 
     @property
     def tags(self) -> dict[str, str]:
-        """Tags that all registered models of the workload have: target, space, workload and its ID."""
+        """Tags of all registered models of the workload: target, space, workload and its ID."""
         return {
             "target": self.target,
             "space": self.space,

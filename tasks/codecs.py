@@ -225,7 +225,10 @@ def decode_history(data: bytes) -> History:
 
 
 def encode_state(state: ExplorerState) -> bytes:
-    """Serialise the state of a tuner as a ZIP of the files that `models.save_state` writes."""
+    """Serialise the state of a tuner as a ZIP of the files that `models.save_state` writes.
+
+    The state consists of the tuner's models and arrays.
+    """
     with tempfile.TemporaryDirectory() as folder:
         files = save_state(state, Path(folder))
         return pack_files({path.name: path.read_bytes() for path in files})
@@ -389,6 +392,9 @@ CODECS: Mapping[str, Codec[Any]] = {
 def encode(value: object) -> tuple[Codec[Any], bytes]:
     """Encode a value with the codec for its type.
 
+    Args:
+        value: result of a stage, of any type in `CODECS`.
+
     Returns:
         The codec, and the encoded bytes.
 
@@ -429,7 +435,8 @@ def digest_of(value: object) -> str:
 class _Recent:
     """Cache of values that were encoded or decoded recently, by the digests of their bytes.
 
-    Thanks to the cache, a value need not be encoded again to compute its digest.
+    Thanks to the cache, the digest of such a value is known without encoding it again. Values are
+    compared by identity.
     """
 
     def __init__(self) -> None:

@@ -188,7 +188,15 @@ def _digest(model_id: str) -> str:
 
 
 def _new_version(client: MlflowClient, name: str, model_id: str, run_id: str, digest: str) -> str:
-    """Add a logged model to the registry, mark it as the champion, and return its version."""
+    """Add a logged model to the registry, mark it as the champion, and return its version.
+
+    Args:
+        client: MLflow client.
+        name: name of the registered model.
+        model_id: ID of the logged model.
+        run_id: MLflow run that trained the model.
+        digest: digest of the model's metadata and file, which is stored as a tag.
+    """
     source, tags = f"models:/{model_id}", {DIGEST: digest}
     made = client.create_model_version(name, source, run_id=run_id, model_id=model_id, tags=tags)
     client.set_registered_model_alias(name, ALIAS, made.version)

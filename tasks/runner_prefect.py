@@ -355,7 +355,12 @@ class WorkloadRunner(PrefectRunner):
         return value
 
     def _note_round(self, step: Step, given: Sequence[object]) -> None:
-        """Find the round that a step belongs to from the session among its arguments, and store it."""
+        """Find the round of a step from the session among the step's arguments, and store it.
+
+        Args:
+            step: the step.
+            given: arguments of the step.
+        """
         for session in given:
             if isinstance(session, Session):
                 retrains = step is round_steps.retrain_models

@@ -165,7 +165,12 @@ def _baselines_line(found: Baselines, *_: object) -> str:
 
 
 def _mismatches_line(count: int | None, *_: object) -> str:
-    """Return a log line such as `0 of its outputs differ from the integer reference`."""
+    """Return a log line such as `0 of its outputs differ from the integer reference`.
+
+    Args:
+        count: number of wrong outputs; None if the target cannot run a schedule on data, which the
+            line then says.
+    """
     if count is None:
         return "not verified: the target cannot run a schedule on data"
     return f"{count} of its outputs differ from the integer reference"

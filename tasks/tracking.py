@@ -564,7 +564,7 @@ def set_experiment_tag(client: MlflowClient, experiment_id: str, name: str, valu
 
 
 def _has_description(experiment: Experiment) -> bool:
-    """Return whether a user wrote a description of the experiment."""
+    """Return whether the experiment has a description that a user wrote, not this program."""
     note = experiment.tags.get(MLFLOW_RUN_NOTE, "")
     return bool(note) and VIEW_KEY not in note
 

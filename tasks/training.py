@@ -88,7 +88,13 @@ class TrainingRunner(TrackedRunner):
     def _log_model(
         self, options: TrainingOptions, folder: Path, metrics: Mapping[str, Json]
     ) -> None:
-        """Write the figures, log the model to MLflow, and add it to the registry."""
+        """Write `metrics.json`, log the model to MLflow, and add it to the registry.
+
+        Args:
+            options: options of the training.
+            folder: folder of the trained model.
+            metrics: content of `metrics.json`.
+        """
         log_model(options, folder, metrics)
         self.registered = _register_model(options, folder, metrics)
         say_trained(options, metrics, self.registered)

@@ -296,11 +296,14 @@ def say_remarks(target: str) -> None:
 
 
 def read_pair(text: str, flag: str) -> tuple[str, str]:
-    """Split NAME=VALUE into its two parts.
+    """Split a text such as `NAME=VALUE` into the name and the value.
 
     Args:
         text: the pair.
         flag: name of the option, for the error message.
+
+    Returns:
+        The name and the value.
 
     Raises:
         TilewrightError: the text has another form.

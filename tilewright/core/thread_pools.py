@@ -78,7 +78,13 @@ def on_one_thread() -> Iterator[None]:
 
 
 def one_thread(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function so that BLAS and OpenMP use one thread while it runs."""
+    """Return a function that calls another function while BLAS and OpenMP use one thread.
+
+    Use it as a decorator.
+
+    Args:
+        function: the function to call.
+    """
 
     @wraps(function)
     def limited(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -128,10 +134,13 @@ _thread = _Thread()
 
 
 def with_living_pool(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function that calls compiled code, so that it also works after a fork.
+    """Return a function that calls another function so that it also works after a fork.
 
-    If a fork has lost the threads of the caller's pool, another thread runs the function, and the
-    caller waits for it.
+    Use it as a decorator of functions that call compiled code. If a fork has lost the threads of
+    the caller's TVM thread pool, another thread runs the function, and the caller waits for it.
+
+    Args:
+        function: the function to call.
     """
 
     @wraps(function)

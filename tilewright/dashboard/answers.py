@@ -105,6 +105,9 @@ def list_comparisons(known: KnownRuns) -> Answer:
     """Return the leaderboards of all comparisons of tuners, for the start page.
 
     Each leaderboard also has the table (`rows`) and the sentence (`verdict`) that the page shows.
+
+    Args:
+        known: the runs and comparisons of the start page.
     """
     comparisons: list[Json] = [
         {"folder": str(comparison.folder), "name": comparison.folder.name, **written}

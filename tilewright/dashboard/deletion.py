@@ -44,6 +44,9 @@ def plan_deletion(known: KnownRuns, run_id: str) -> Deletion:
         known: the runs of the start page.
         run_id: ID of the run.
 
+    Returns:
+        The files and records to delete, with a description for the user.
+
     Raises:
         RunUnreadable: no run has this ID.
         NotDeleted: the run is in progress, or its files may not be deleted.

@@ -331,6 +331,9 @@ def tracked_runs(runs: Iterable[Run]) -> Iterator[ListedRun]:
 
     Args:
         runs: the MLflow runs.
+
+    Yields:
+        The runs of the start page, in the same order.
     """
     mlflow, prefect = mlflow_run_url("EXPERIMENT", "RUN"), flow_run_url("RUN")
     for run in runs:

@@ -518,7 +518,12 @@ def trials_frame(problem: CodesignProblem, evaluator: BudgetedEvaluator) -> pd.D
 
 
 def _knobs(problem: CodesignProblem, design: Design) -> dict[str, int]:
-    """Return the values of a machine's hardware knobs, by name."""
+    """Return the values of a machine's hardware knobs, by name.
+
+    Args:
+        problem: the co-design problem, which has the hardware space.
+        design: the machine.
+    """
     hardware = problem.hardware
     return hardware.space.describe(hardware.points[design.row].tolist())
 

@@ -158,6 +158,9 @@ def _regret_warmth(regret: float) -> float:
     """Return the position of a regret on the colour scale, from 0 (good) to 1 (bad).
 
     The scale is logarithmic. Regrets of at least `_WORST_SHOWN` are at 1.
+
+    Args:
+        regret: the regret: how much slower the best schedule is than the optimum; 0.05 means 5 %.
     """
     low = np.log(FLOOR)
     return float((np.log(max(regret, FLOOR)) - low) / (np.log(_WORST_SHOWN) - low))

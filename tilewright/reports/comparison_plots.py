@@ -284,7 +284,9 @@ def _ends(row: LeaderboardRow, name: str) -> Floats:
 
 
 def _shown(regret: Floats) -> Floats:
-    """Limit regrets to the range of the vertical axis. Infinite regrets are drawn at its upper end.
+    """Limit regrets to the range of the vertical axis.
+
+    Infinite regrets, from runs without a valid schedule, are drawn at its upper end.
 
     Args:
         regret: regrets, float array of any shape.

@@ -302,6 +302,9 @@ def _instructions(report: CycleReport) -> list[list[int | str]]:
 def _waits(report: CycleReport) -> list[list[int | str]]:
     """Return the intervals in which a unit waits, as rows for the HTML page.
 
+    Args:
+        report: the simulated cycles.
+
     Returns:
         For each interval, the index of the unit, the reason, the start and the end in cycles.
     """

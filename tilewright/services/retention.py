@@ -59,9 +59,14 @@ class UnusedCache:
 def unused_cache(workspace: Workspace, before: float) -> UnusedCache:
     """Find the files of a workspace's cache that were not used since a given time.
 
+    Nothing is removed.
+
     Args:
         workspace: the workspace.
         before: the time, in seconds since the epoch.
+
+    Returns:
+        The unused files, with their sizes.
     """
     root = workspace.cache
     files = sorted(path for path in root.rglob("*") if path.is_file() and path != root / _LOOKED)

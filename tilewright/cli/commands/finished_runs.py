@@ -108,7 +108,12 @@ def trials(
 
 
 def _workloads(layer: str, frame: pd.DataFrame, names: dict[str, WorkloadNames]) -> list[str]:
-    """Return the IDs of the workloads that a layer's name or a workload's ID refers to.
+    """Return the IDs of the workloads that the option `--layer` selects.
+
+    Args:
+        layer: name of a layer, or ID of a workload.
+        frame: table with one row per trial.
+        names: names of the layers, by ID of the workload.
 
     Raises:
         TilewrightError: no workload matches.

@@ -78,7 +78,14 @@ class ComparisonBars:
 
 @contextmanager
 def show_comparing(console: Console) -> Iterator[ComparisonBars]:
-    """Show the progress of a comparison during a `with` block."""
+    """Show the progress of a comparison on workloads during a `with` block.
+
+    Args:
+        console: the terminal.
+
+    Yields:
+        The progress bars, which are a listener for the events of the comparison.
+    """
     with Bars(console) as bars:
         yield ComparisonBars(console, bars)
 
@@ -231,7 +238,7 @@ def comparing_networks(console: Console) -> Iterator[Listener]:
 
 
 def run_line(run: NetworkRun) -> str:
-    """Return one line about a finished run."""
+    """Return one line about a finished run: its latency, speed-up over the rule, and duration."""
     tuned = latency_text(as_latency(run.tuned_seconds, run.tuned_cycles)) or "no valid schedule"
     gain = f", speedup {speedup(run.gain, 1.0)} over the rule schedule" if run.gain else ""
     return f"{run.title}: {tuned}{gain}; {duration(run.wall_seconds)}"
@@ -262,6 +269,13 @@ def show_networks(
 
 
 def _run_table(rows: Sequence[Row], width: int) -> Table:
-    """Return the table of runs. Headings with a unit are broken into two lines."""
+    """Return the table of runs that fits into the terminal.
+
+    Headings are broken into two lines at their first blank, before a unit.
+
+    Args:
+        rows: cells of each run, by heading.
+        width: width of the terminal in characters.
+    """
     columns = {head.replace(" ", "\n", 1): cells for head, cells in columns_of(rows).items()}
     return fitted_table(columns, _RUN_COLUMNS_DROPPED_FIRST, width, left=_LEFT)

@@ -45,7 +45,14 @@ def show_time_shares(artifact: CompiledArtifact, console: Console) -> None:
 def show_library_run(
     artifact: CompiledArtifact, spent: LibraryProfile, output: Path, console: Console
 ) -> None:
-    """Show the time of an inference, and the file with its outputs."""
+    """Show the time of an inference of a CPU library, and the file with its outputs.
+
+    Args:
+        artifact: the library that was run.
+        spent: time per layer.
+        output: file with the outputs.
+        console: the terminal.
+    """
     print_line(console, f"{_layer_line(artifact, spent)} → {output}")
 
 

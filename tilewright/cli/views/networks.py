@@ -84,9 +84,12 @@ def show_report(
 
 
 def region_lines(report: ModelReport) -> list[str]:
-    """Return one line per region, a part of the network that onnxruntime runs.
+    """Return one line per region of a network, a part that onnxruntime runs.
 
-    The line names the operator that caused the region.
+    The line names the operator because of which onnxruntime runs the region.
+
+    Args:
+        report: the placement of the network's operators.
     """
     lines = []
     for region in report.regions:

@@ -69,7 +69,14 @@ def read_leaderboards(folder: Path) -> tuple[Leaderboard, ...]:
 
 
 def _check_boards(boards: tuple[Leaderboard, ...]) -> tuple[Leaderboard, ...]:
-    """Check that leaderboards have tuners and finite numbers. Raise `ValueError` if not."""
+    """Check that leaderboards have tuners and finite numbers, and return them unchanged.
+
+    Args:
+        boards: the leaderboards from a file.
+
+    Raises:
+        ValueError: a leaderboard has no tuner, or a number is not finite.
+    """
     for board in boards:
         if not board.tuners:
             raise ValueError(f"the leaderboard of {board.network} has no tuners")

@@ -273,7 +273,10 @@ class Metered:
         return self._target.space(workload)
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        """Lower configs, count them, and add the recorded seconds of their compilation."""
+        """Lower configs with the wrapped target, and count them.
+
+        If the table contains durations, the recorded seconds of compiling these configs are added.
+        """
         self.compiled += len(configs)
         if self._table.spent is not None:
             self.seconds += float(
@@ -282,7 +285,10 @@ class Metered:
         return self._target.lower(workload, configs)
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """Measure programs, and add the recorded seconds of their measurement."""
+        """Measure programs with the wrapped target.
+
+        If the table contains durations, the recorded seconds of measuring these configs are added.
+        """
         if self._table.spent is not None:
             rows = self._table.rows_of_configs(lowered.configs)
             self.seconds += float(self._table.spent.measuring[rows].sum())
@@ -311,7 +317,11 @@ class KeptRuns:
         self._rows = RowCache(folder / RUNS, TunerRun, fresh)
 
     def find(self, job: ComparisonJob) -> TunerRun | None:
-        """Return the stored result of a run, or None if the run has to be executed."""
+        """Return the stored result of a run, or None if the run has to be executed.
+
+        Args:
+            job: the run: a tuner, a workload and a seed.
+        """
         entry = self._rows.find(self._key(job))
         if entry is None:
             return None

@@ -184,6 +184,9 @@ def _rebuild_target(kind: str, specification: Mapping[str, Json]) -> tuple[Datas
     Args:
         kind: type of the target, for example "vta".
         specification: specification of the target.
+
+    Returns:
+        The description for the plan, and the target.
     """
     target = rebuild(kind, specification, _SPACES[kind])
     said = specification_of(target)

@@ -501,6 +501,9 @@ def padded_workloads(table: TrainingTable) -> NDArray[np.int64]:
 
     Workloads that are identical after padding to the largest hardware block share an ID. A split by
     these IDs cannot leak between such workloads.
+
+    Args:
+        table: the rows.
     """
     names = table.features.names
     told = [k for k, name in enumerate(names) if name.startswith("workload ")]

@@ -136,6 +136,9 @@ def vetoed_shares(explained: Sequence[Explained]) -> Vetoed:
     """Return the fractions of valid configs that Model V (validity) would wrongly reject.
 
     Only random configs that the run never tried are considered.
+
+    Args:
+        explained: the workloads.
     """
     return Vetoed(vetoed_fraction(explained), vetoed_fraction(explained, FASTEST))
 
@@ -272,7 +275,14 @@ def vetoed_fraction(explained: Sequence[Explained], fastest: float = 1.0) -> flo
 
 
 def average_ranks(values: Floats) -> Floats:
-    """Return ranks from 1, float array of shape (n,). Equal values share their mean rank."""
+    """Return the rank of each value, where 1 is the lowest. Equal values share their mean rank.
+
+    Args:
+        values: float array of shape (n,).
+
+    Returns:
+        Float array of shape (n,).
+    """
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray(np.cumsum(counts) - (counts - 1) / 2)[places]
 
