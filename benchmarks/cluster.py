@@ -1,16 +1,17 @@
-"""Measures rows per second of `tilewright dataset build` on Dask clusters.
+"""Measures the rows per second of `tilewright dataset build` on Dask clusters.
 
     .venv/bin/python -m benchmarks.cluster --json FILE            # some minutes
     .venv/bin/python -m benchmarks.cluster --json FILE --quick    # a minute
 
-Clusters are compared with a build in one process:
+These clusters are compared with a build in a single process:
 
-* `local:N` with 1, 2 and 4 processes of this machine;
-* two hosts in network namespaces (`ip netns`, needs root), each with a worker of one thread. The
-  scheduler and the command run on the first host. Traffic between the hosts crosses a virtual
+* `local:N` with 1, 2 and 4 processes on this machine;
+* two hosts in network namespaces (`ip netns`, needs root), each with a worker that has one thread.
+  The scheduler and the command run on the first host. Traffic between the hosts crosses a virtual
   network cable with TLS.
 
-A round builds one data set per cluster, so that all clusters meet the same load of the machine.
+In each round, every cluster builds one dataset, so that changes of the machine's load affect all
+clusters alike.
 """
 
 from __future__ import annotations
@@ -38,14 +39,15 @@ from tilewright.targets.cluster.keys import dask_settings, make_keys
 ROOT = Path(__file__).parents[1]
 COUNTS = (1, 2, 4)
 NETWORK = "10.77.31"
-"""Of the two hosts, which nothing outside the namespaces can reach."""
+"""Prefix of the IP addresses of the two hosts. The network cannot be reached from outside of the
+namespaces."""
 START_SECONDS = 120.0
 PYTHON = (sys.executable, "-P", "-m")
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """Duration of a data set build: seconds of the whole command, and of measuring rows alone."""
+    """Duration of building a dataset, in seconds: of the whole command, and of measuring rows."""
 
     cluster: str
     rows: int
@@ -54,14 +56,14 @@ class Throughput:
 
     @property
     def rows_per_second(self) -> float:
-        """Rows per second while rows were measured."""
+        """Rows per second of the time in which rows were measured."""
         return self.rows / self.measuring
 
 
 class Hosts:
-    """Two network namespaces that are connected by a virtual cable.
+    """Context manager with two network namespaces that are connected by a virtual cable.
 
-    Use as a context manager, as root.
+    It needs root.
     """
 
     def __init__(self, name: str = "") -> None:
@@ -87,7 +89,7 @@ class Hosts:
                 _ip("netns", "delete", name)
 
     def command_on(self, host: int, *command: str) -> list[str]:
-        """Return the command that runs `command` on a host, 0 or 1."""
+        """Return the command line that runs `command` on a host, 0 or 1."""
         return ["ip", "netns", "exec", self.names[host], *command]
 
 
@@ -96,9 +98,10 @@ def _ip(*arguments: str) -> None:
 
 
 class DaskOnHosts:
-    """A scheduler on the first of two hosts, and a worker of one thread on each.
+    """Context manager with a Dask scheduler on the first host and a worker on each host.
 
-    Use as a context manager; `environment` is that of a command.
+    Each worker has one thread. `environment` holds the environment variables of a command that uses
+    the cluster.
     """
 
     def __init__(self, hosts: Hosts, folder: Path) -> None:
@@ -127,7 +130,7 @@ class DaskOnHosts:
         self._stack.close()
 
     def _start(self, host: int, ready: str, *command: str) -> subprocess.Popen[bytes]:
-        """Start a node of the cluster on a host, and wait until it is ready."""
+        """Start a process of the cluster on a host, and wait until it is ready."""
         address = self.hosts.addresses[host]
         log = self.folder / f"node-{host}-{len(list(self.folder.glob('node-*')))}"
         with log.open("wb") as file:
@@ -156,7 +159,7 @@ def variables(keys: Path) -> dict[str, str]:
 
 
 def build(rows: int, cluster: str) -> None:
-    """Build a data set in this process after a small one, and print its figures as JSON."""
+    """Build a dataset in this process after building a small one, and print the times as JSON."""
     from tilewright.evaluation.datasets.build import PlannedFile
     from tilewright.evaluation.datasets.options import DatasetOptions
     from tilewright.flows.dataset import build_dataset
@@ -181,7 +184,7 @@ def build(rows: int, cluster: str) -> None:
 
 
 def measure(rows: int, cluster: str, command: Sequence[str], env: Mapping[str, str]) -> Throughput:
-    """Build a data set by a command of its own."""
+    """Build a dataset with a separate command, and return the times that it prints."""
     done = subprocess.run(
         [*command, *PYTHON, "benchmarks.cluster", "--rows", str(rows), "--build", cluster],
         env=dict(env), cwd=ROOT, check=True, capture_output=True, text=True,
@@ -192,7 +195,7 @@ def measure(rows: int, cluster: str, command: Sequence[str], env: Mapping[str, s
 
 @contextmanager
 def two_hosts() -> Iterator[DaskOnHosts | None]:
-    """Start the cluster on two hosts; None where network namespaces cannot be made."""
+    """Start the cluster on two hosts. Yield None if network namespaces cannot be created."""
     with ExitStack() as stack:
         try:
             hosts = stack.enter_context(Hosts())
@@ -204,7 +207,7 @@ def two_hosts() -> Iterator[DaskOnHosts | None]:
 
 
 def run_rounds(rows: int, rounds: int, console: Console) -> list[Throughput]:
-    """Build data sets without a cluster and on each cluster, in turns."""
+    """Build datasets without a cluster and on each cluster, in turns."""
     here = dict(os.environ) | {"PYTHONPATH": str(ROOT)}
     result = list[Throughput]()
     with two_hosts() as dask:
@@ -228,7 +231,7 @@ def main(
     ] = False,
     build_on: Annotated[str | None, typer.Option("--build", hidden=True)] = None,
 ) -> None:
-    """Measure rows per second of `dataset build` by cluster."""
+    """Measure the rows per second of `dataset build` on each cluster."""
     if build_on is not None:
         build(rows, build_on)
         return

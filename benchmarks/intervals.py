@@ -1,10 +1,11 @@
-"""Resamples what was sampled: the layers (or networks, or pairs), and the seeds within each.
+"""Confidence intervals that resample groups, such as layers, and the runs within each group.
 
-A bootstrap over seeds alone says how sure a figure is on these layers; this one says how sure it is
-on others like them. It is the hierarchical bootstrap (Davison & Hinkley, Bootstrap Methods and
-their Application, 1997, section 3.8): groups are drawn with replacement, then runs of each drawn
-group. `scipy.stats.bootstrap` draws on one level only. With a handful of groups the interval is
-still too narrow, which is why tables state their number.
+A bootstrap over seeds alone shows how certain a figure is for these layers. Resampling the layers
+(or networks, or pairs), too, shows how certain the figure is for other layers of this kind. The
+method is the hierarchical bootstrap (Davison & Hinkley, Bootstrap Methods and their Application,
+1997, section 3.8): groups are drawn with replacement, and then runs within each drawn group.
+`scipy.stats.bootstrap` resamples on one level only. With only a few groups, the interval is still
+too narrow; tables therefore state the number of groups.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ COVERAGE = (0.025, 0.975)
 
 
 class Interval(NamedTuple):
-    """A figure with the ends of its 95 % interval."""
+    """A figure with the ends of its 95 % confidence interval."""
 
     value: float
     low: float
@@ -33,16 +34,20 @@ class Interval(NamedTuple):
         return f"{self.value:.1%} ({self.low:.1%}-{self.high:.1%})"
 
     def text(self, digits: int, dash: str = "–") -> str:
-        """Return the figure and the ends with so many decimals: `0.79 (0.74–0.84)`."""
+        """Format the figure and the ends with `digits` decimals: `0.79 (0.74–0.84)`."""
         value, low, high = (f"{number:.{digits}f}" for number in self)
         return f"{value} ({low}{dash}{high})"
 
 
 def hierarchical(figure: Statistic, *runs: Floats, paired: bool = False) -> Interval:
-    """`figure` of arrays (..., groups, runs) that gives (...), with its interval.
+    """Return a statistic of runs with its confidence interval.
 
-    All arrays have the same groups, which are drawn together. Runs of a group are drawn for each
-    array by themselves; together if they are `paired`, as two methods with equal seeds are.
+    Args:
+        figure: function from arrays of shape (..., groups, runs) to an array of shape (...).
+        *runs: arrays of shape (groups, runs). All arrays have the same groups, which are resampled
+            together.
+        paired: whether runs are resampled together for all arrays, as for two methods with equal
+            seeds. By default, they are resampled separately for each array.
     """
     rng = np.random.default_rng(0)
     groups = len(runs[0])
@@ -72,13 +77,16 @@ def crossed_mean(runs: Floats) -> Interval:
 
 
 def ratio_of_medians(mine: Floats, other: Floats) -> Floats:
-    """Geometric mean over groups of ratios of medians over runs; arrays (..., groups, runs)."""
+    """Return the geometric mean over groups of ratios of medians over runs.
+
+    Both arrays have shape (..., groups, runs).
+    """
     ratio = np.median(mine, axis=-1) / np.median(other, axis=-1)
     return np.asarray(np.exp(np.log(ratio).mean(axis=-1)))
 
 
 def ratio_of_means(mine: Floats, other: Floats) -> Floats:
-    """Return the ratio of means over groups and runs, for counts whose medians are 0.
+    """Return the ratio of means over groups and runs, for counts whose medians may be 0.
 
     Both arrays have shape (..., groups, runs).
     """

@@ -1,9 +1,9 @@
-"""Lists layers that benchmarks run, and says which of them options were chosen on.
+"""Layers that benchmarks run, split into development layers and held-out ("judged") layers.
 
-This is the one split between development and judged layers. Options are chosen on `DEVELOPMENT`
-only. A claim about layers that a tuner has not been adjusted to comes from `JUDGED`. Estimates of
-a CPU have a split of their own: their constants were chosen on `CPU_DEVELOPMENT`, and they are
-judged on `CPU_JUDGED`. No option was chosen on a layer of Gemmini: all of them are judged.
+All benchmarks use this one split. Options of tuners are chosen on `DEVELOPMENT` only. Claims about
+layers on which a tuner was not adjusted use `JUDGED`. CPU estimates have a separate split: their
+constants were chosen on `CPU_DEVELOPMENT`, and they are evaluated on `CPU_JUDGED`. No option was
+chosen on a Gemmini layer, so all Gemmini layers are held-out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RESNET18: dict[str, tuple[Workload, int]] = {
     name: (parse_workload(f"conv2d:n=1,c={c},h={hw},w={hw},o={o},k={k},s={s},p={p}"), count)
     for name, count, hw, c, o, k, s, p in _SHAPES
 }
-"""With their count in the network, by the name TVM's own benchmark gives them."""
+"""Convolutions of ResNet-18 with their number of calls, by the names in TVM's own benchmark."""
 
 
 def _name_workloads(shapes: Mapping[str, str], epilogue: str | None = None) -> dict[str, Workload]:
@@ -47,12 +47,12 @@ OTHERS = _name_workloads(
         "inception_v3": "conv2d:n=1,c=48,h=35,w=35,o=64,k=5,s=1,p=2",
     }
 )
-"""Shapes of other networks of the zoo."""
+"""Layers of other built-in networks."""
 
 DEVELOPMENT: dict[str, Workload] = {name: work for name, (work, _) in RESNET18.items()} | OTHERS
-"""Layers that options were chosen on. All sixteen decided how much exposed bytes count and how many
-programs a blind first batch compiles; C4, C6, C8 and C10 `risk`; C4, C8 and C11 what the ML²Tuner
-paper leaves open."""
+"""Layers on which options were chosen. The weight of exposed bytes, and the number of programs that
+a first batch without estimates compiles, were chosen on all sixteen; `risk` on C4, C6, C8 and C10;
+and the details that the ML²Tuner paper leaves open on C4, C8 and C11."""
 
 JUDGED = _name_workloads(
     {
@@ -66,8 +66,9 @@ JUDGED = _name_workloads(
         "unet": "conv2d:n=1,c=128,h=32,w=32,o=64,k=3,s=1,p=1",
     }
 )
-"""Layers that no option was chosen on, of networks that no layer above is of: drawn up by hand
-before any tuner saw them. Leave them alone when a default is to be decided."""
+"""Held-out layers, on which no option was chosen. They were listed by hand before any tuner ran on
+them, and come from networks without a layer in the lists above. Do not use them to choose a
+default."""
 
 GEMMINI_JUDGED = _name_workloads(
     {
@@ -82,8 +83,8 @@ GEMMINI_JUDGED = _name_workloads(
     },
     "bias, >> even 8, min 127, max 0",
 )
-"""Products and convolutions for Gemmini that no option was chosen on, small enough for their spaces
-to be enumerated. The last five were drawn up by hand before any tuner saw them."""
+"""Held-out products and convolutions for Gemmini, small enough for their spaces to be enumerated.
+The last five were listed by hand before any tuner ran on them."""
 
 _RELU6 = "bias, relu, min 6"
 CPU_DEVELOPMENT: dict[str, tuple[str, str]] = {
@@ -102,8 +103,8 @@ CPU_DEVELOPMENT: dict[str, tuple[str, str]] = {
     "vit_tiny mlp": ("dense:n=197,c=768,o=192", "bias, residual 0"),
     "vit_tiny scores": ("batch_matmul:n=3,h=197,c=64,o=197", ""),
 }  # fmt: skip
-"""Layers of three networks in float32, with their epilogues. Constants of the CPU's estimates were
-chosen on them."""
+"""Float32 layers of three networks, with their epilogues, on which the constants of the CPU
+estimates were chosen."""
 
 CPU_JUDGED: dict[str, tuple[str, str]] = {
     "efficientnet_b0 1x1 24-144": ("conv2d:n=1,c=24,h=56,w=56,o=144,k=1", "bias"),
@@ -119,11 +120,11 @@ CPU_JUDGED: dict[str, tuple[str, str]] = {
     "keywords 1x1 64-64": ("conv2d:n=1,c=64,h=25,w=5,o=64,k=1", "bias, relu"),
     "audio 1x3 64-128": ("conv2d:n=1,c=64,h=1,w=1001,o=128,k=1x3,p=0x1", "bias, relu"),
 }
-"""Layers of six networks of `benchmarks.cpu.models`, in float32, with their epilogues. They judge
-estimates of a CPU: no constant of those was chosen on them."""
+"""Float32 layers of six networks of `benchmarks.cpu.models`, with their epilogues. CPU estimates
+are evaluated on them; no constant of the estimates was chosen on them."""
 
 
 def cpu_workload(layer: str) -> Workload:
-    """Return one of `CPU_DEVELOPMENT` or `CPU_JUDGED` in float32."""
+    """Return the layer of `CPU_DEVELOPMENT` or `CPU_JUDGED` with this name, in float32."""
     text, epilogue = (CPU_DEVELOPMENT | CPU_JUDGED)[layer]
     return parse_workload(f"{text},dtype=float32", epilogue)

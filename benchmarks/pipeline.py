@@ -1,18 +1,18 @@
-"""Measures what the overlap of successive images gives: images/s beside latency.
+"""Measures the throughput that pipelining successive images gives, beside the latency.
 
     python -m benchmarks.pipeline [--networks …] [--targets …] [--artifacts DIR] [--json FILE]
     python -m benchmarks.pipeline --layers  # a bound on overlap between layers
 
-Networks are built with the schedules that are estimated best (`--artifacts` keeps the folders, and
-takes those that are there). The accelerator's time is simulated, exactly. The CPU's is an estimate,
-for one Cortex-A9 (`networks.offloading.cpu_costs`). So each row also says what overlap gives for a
-CPU that is four times as fast, and for one that takes twice as long.
+Networks are built with the schedules that have the best estimates (`--artifacts` keeps the folders
+and uses existing ones). The time of the accelerator is simulated exactly. The time of the CPU is an
+estimate for one Cortex-A9 core (`networks.offloading.cpu_costs`). Each row therefore also has the
+gain for a CPU that is four times as fast, and for a CPU that is half as fast.
 
-With `--layers` nothing is built. Today a barrier lies between two layers of a stream: only the
-first weights of the next layer load earlier (`benchmarks.fusion.stream_bound`). Without any
-barrier, compute and the two channels of memory would still do the same work, each in its own time.
-So no overlap between layers, with whatever scratchpads, takes less than the largest of three sums
-over a stream: of compute, of reads, of writes.
+With `--layers`, nothing is built. Instead, the command bounds what overlapping the layers of a
+stream could save. Today, a barrier separates two layers, and only the first weights of the next
+layer can be loaded earlier (`benchmarks.fusion.stream_bound`). Without any barrier, the compute
+unit and the two memory channels would still have to do the same work. So with any scratchpads, a
+stream takes at least the largest of three sums over its layers: of compute, of reads and of writes.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from tilewright.targets.vta.workload_bound import bounds
 
 NETWORKS = ("vit_tiny", "inception_v3", "resnet18", "mobilenet_v2")
 OTHER_CPUS = (0.25, 2.0)
-"""Times of the CPU, beside the estimate's."""
+"""Factors of the CPU's time for which the gain is also computed."""
 RESOURCES = ("compute", "read", "write")
 
 
 def main() -> None:
-    """Print a row a network and target."""
+    """Print one row per network and target."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--targets", default=",".join(TARGETS))
@@ -109,7 +109,7 @@ def plan_figures(planned: PipelinePlan) -> dict[str, Json]:
 
 
 def gain(planned: PipelinePlan, times: float) -> float:
-    """More images/s by overlap, as a share, where the CPU takes so many times as long."""
+    """Return the relative increase of images/s by pipelining, if the CPU takes `times` as long."""
     stages = [_with_cpu(stage, times) for stage in planned.stages]
     alone = sum(stage.nanoseconds for stage in stages) / 1e9
     return alone / choose_steady_state(steady_states(stages)).interval - 1
@@ -137,7 +137,7 @@ def table_row(network: str, target: str, planned: PipelinePlan) -> str:
 
 
 def layers_row(network: str, target: str) -> str:
-    """Everything fused: the bound of streams with barriers, and the one without."""
+    """Return the bounds of streams with and without barriers, with everything fused."""
     problem = make_problem(network, target)
     assert isinstance(problem.target, VtaTarget), "only a VTA's streams are known"
     spec, labels = problem.target.spec, problem.all
@@ -159,7 +159,7 @@ def layers_row(network: str, target: str) -> str:
 
 
 def sum_cycles(cycle_counts: Sequence[dict[str, int]]) -> dict[str, int]:
-    """Cycles of each resource."""
+    """Return the cycles of each resource, summed over layers."""
     return {name: sum(layer[name] for layer in cycle_counts) for name in RESOURCES}
 
 

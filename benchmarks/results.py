@@ -1,7 +1,7 @@
-"""Rows of benchmarks: how commands name their options, and Markdown tables that are drawn of rows.
+"""Shared options of benchmarks, storage of their rows, and Markdown tables.
 
-A benchmark writes one row per run to `--out`. `--redraw` prints the tables of such a file without
-running anything. Rows behind a page's tables lie in `benchmarks/rows`.
+A benchmark writes one row per run to the file `--out`. `--redraw FILE` prints the tables of a file
+without running anything. The rows behind the tables of the documentation are in `benchmarks/rows`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Redraw = Annotated[Path | None, typer.Option(help="Only print the tables of thes
 
 
 def row_arguments(doc: str | None, out: str) -> argparse.ArgumentParser:
-    """Return a parser with the options that benchmarks with rows share.
+    """Return a parser with the options that all benchmarks with rows have.
 
     Args:
-        doc: the docstring of the benchmark's module, whose first line describes the command.
-        out: the file that `--out` names by default.
+        doc: docstring of the benchmark's module, whose first line describes the command.
+        out: default of `--out`, the file of the rows.
     """
     parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path(out), help="file for the rows")
@@ -40,19 +40,19 @@ def row_arguments(doc: str | None, out: str) -> argparse.ArgumentParser:
 
 
 def split_names(text: str) -> list[str]:
-    """Return the names of an option, which commas separate."""
+    """Split the value of an option at commas into names."""
     return [name for name in text.split(",") if name]
 
 
 def has_row(rows: pd.DataFrame, key: Mapping[str, object]) -> bool:
-    """Return whether one of the rows has all values of `key`."""
+    """Return whether one of the rows has all values in `key`."""
     return bool(len(rows) and (rows[list(key)] == pd.Series(key)).all(axis=1).any())
 
 
 class KeptRows:
-    """Rows of a benchmark's parts in one JSON file.
+    """Rows of a benchmark, by part of the benchmark, in a JSON file.
 
-    The file is written after each row, so that a benchmark that was stopped can resume.
+    The file is written after each row, so that a stopped benchmark can resume.
     """
 
     def __init__(self, path: Path, parts: Iterable[str]) -> None:
@@ -68,14 +68,14 @@ class KeptRows:
         write_atomically(self.path, (json.dumps(self.rows, indent=1) + "\n").encode())
 
     def has(self, part: str, **key: object) -> bool:
-        """Return whether a row of a part has these values."""
+        """Return whether a part has a row with these values."""
         return any(
             all(row.get(name) == value for name, value in key.items()) for row in self.rows[part]
         )
 
 
 def replace_block(page: Path, name: str, text: str) -> None:
-    """Write `text` between the marks `<!-- begin: NAME -->` and `<!-- end: NAME -->` of a page."""
+    """Replace the text between `<!-- begin: NAME -->` and `<!-- end: NAME -->` in a page."""
     begin, end = (f"<!-- {mark}: {name} -->\n" for mark in ("begin", "end"))
     before, _, rest = page.read_text().partition(begin)
     _, _, after = rest.partition(end)
@@ -87,8 +87,8 @@ def markdown_table(head: Sequence[str], align: str, rows: Iterable[Sequence[obje
 
     Args:
         head: titles of the columns.
-        align: a letter for each column, "l" (left) or "r" (right). The last letter counts for all
-            columns behind it.
+        align: a letter per column, "l" (left) or "r" (right). The last letter holds for all columns
+            after it.
         rows: cells of each line.
     """
     letters = align.ljust(len(head), align[-1])

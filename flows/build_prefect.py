@@ -21,7 +21,11 @@ from tilewright.tuning.build_options import BuildOptions
 # A web form must not permit the code of an untrusted model.
 @flat(BuildOptions, without=("allow_code",))
 def build_artifact(options: BuildOptions) -> str:
-    """Build a network for a target, and return the folder of the artifact."""
+    """Build a network for a target, and return the folder of the artifact.
+
+    The flow's parameters are the fields of `BuildOptions` except `allow_code`. The folder must lie
+    inside the deployment's root folder, if there is one.
+    """
     use_workspace()
     given = options.model_copy(update={"out": confine_path(options.out)})
     say_built(given, run_build(BuildRunner(), given))

@@ -30,14 +30,11 @@ from tilewright.tuning.output_dir import check_folder
 from tilewright.tuning.outputs import Summary
 
 GROUND_TRUTH = "oracle"
-"""Folder of enumerated spaces within the workspace."""
+"""Name of the workspace folder that stores enumerated schedule spaces."""
 RUN_NAME = "{options.subject}: {options.rivals}, seeds {options.seeds}"
 Compared = tuple[NetworkComparison | None, dict[str, str]]
-"""Result of the flow.
-
-For networks, it is the comparison and the addresses of its pages. For workloads, it is None and the
-name of the best tuner.
-"""
+"""Result of the flow. If networks are compared, the result is the comparison and the addresses of
+its pages by name. Otherwise it is None and the name of the best tuner."""
 
 
 def comparison_flow(

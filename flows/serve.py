@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 FLOW = "tune_network"
 SERVING = "TILEWRIGHT_SERVING"
-"""Environment variable that is set for runs of `tilewright serve`. Each of them prints one line
-when it ends."""
+"""Environment variable that is set for runs of `tilewright serve`. Such a run prints one line when
+it ends."""
 LOG_LEVEL = "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"
 MLFLOW_LOG_LEVEL = "MLFLOW_LOGGING_LEVEL"
 _STAMP = re.compile(r"process (\d+) on (.*), started (\d+) in (.*)")
-"""Format of a deployment's version, which identifies the process that serves it."""
+"""Matches the version of a deployment, which identifies the process that serves the deployment."""
 END_SECONDS = 5.0
-"""Seconds for runs to end by themselves, and again after they were asked to terminate."""
+"""Seconds that runs get to end by themselves, and again after they were asked to terminate."""
 
 
 class CronError(TilewrightError):
@@ -87,8 +87,9 @@ def serve_tuning(
 ) -> None:  # fmt: skip
     """Register a deployment and execute its scheduled runs, one at a time, until Ctrl-C.
 
-    Each run prints one line when it ends. The runs use the server in `PREFECT_API_URL` or the
-    server of `tilewright ui`. If there is neither, a server with web pages is started.
+    The runs use the server in `PREFECT_API_URL` or the server of `tilewright ui`. If there is
+    neither, a server with web pages is started. If `print_one_line_per_run` was called before
+    Prefect was imported, each run prints one line when it ends.
 
     Args:
         options: options of the runs.

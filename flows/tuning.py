@@ -108,14 +108,16 @@ from tilewright.tuning.verification import (
 )
 
 TEACHERS = 4
-"""Number of workloads whose trials Models V and A of later workloads learn from."""
+"""Number of workloads that are tuned first. Models V and A of all later workloads also learn from
+the trials of these workloads."""
 MOST_AT_A_TIME = 64
 """Maximum number of workloads that one command tunes at the same time on a cluster."""
 OWNER_SECONDS = 1.0
-"""Interval at which a command that shares a run checks whether the owner of the run has ended."""
+"""Seconds between two checks whether the owner of a shared run has ended. Other commands that share
+the run make these checks."""
 POLL_SECONDS = 0.05
-"""Interval at which a run checks again while other processes measure everything that is left to
-try."""
+"""Seconds between two checks of a run that has nothing left to measure because other processes are
+measuring the remaining candidates."""
 
 
 # -- a network ---------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ class FittedModel:
 
     columns: tuple[str, ...] = ()
     width: int | None = None
-    """Number of features of a model that was read from a file, or None if it is unknown."""
+    """Number of features of a model that was read from a file; None if it is unknown."""
 
     def remember(self, x: Features) -> None:
         """Store the feature names of the training data. Every `fit` calls this method.

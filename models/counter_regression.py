@@ -1,4 +1,8 @@
-"""Regression of the latency on program counters, with a non-negative price per counter."""
+"""Regression of the latency on program counters, with a non-negative price in cycles per counter.
+
+The model is also called the draft model. Its predictions are an input of Model A, which predicts
+the latency of compiled programs.
+"""
 
 from __future__ import annotations
 
@@ -75,11 +79,13 @@ class CounterRegression(FittedModel):
         return draft
 
     def fit(self, x: Features, y: Vector) -> None:
-        """Fit a price per counter to measured latencies.
+        """Fit a price per counter and the exponent p to measured latencies.
+
+        Counters that are 0 in all rows get the price 0.
 
         Args:
-            x: counters with n rows, one per program.
-            y: log2 latencies of shape (n,).
+            x: counters with n rows, one per program. NaN is treated as 0.
+            y: log2 latencies of shape (n,), in cycles or seconds.
         """
         self.remember(x)
         counts, width = np.nan_to_num(x.matrix), len(x.columns)
@@ -147,13 +153,26 @@ class CounterRegression(FittedModel):
         return np.zeros(len(x))
 
     def save(self, path: Path) -> None:
-        """Write the prices and the exponent as NPZ."""
+        """Write the prices, the modules of the counters and the exponent as NPZ.
+
+        Args:
+            path: the file.
+        """
         facts = {"prices": self.prices, "module": self.module, "exponent": self.exponent}
         facts |= {"shift": self.shift}
         np.savez(path, allow_pickle=False, **{name: np.asarray(v) for name, v in facts.items()})
 
     def load(self, path: Path) -> None:
-        """Read the file that `save` wrote."""
+        """Read the file that `save` wrote.
+
+        Args:
+            path: the file.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: the file is damaged.
+            KeyError: an array is missing in the file.
+        """
         arrays = unpack_arrays(path.read_bytes())
         self.prices, self.module = arrays["prices"], arrays["module"]
         self.exponent, self.shift = float(arrays["exponent"]), float(arrays["shift"])
@@ -207,7 +226,13 @@ def _residuals(
 def _slopes(
     theta: Vector, rows: Matrix, y: Vector, module: NDArray[np.int64], rest: float
 ) -> Matrix:
-    """Return the Jacobian of `_residuals`."""
+    """Return the derivatives of `_residuals` with respect to `theta`.
+
+    The arguments are those of `_residuals`.
+
+    Returns:
+        Array of shape (residuals, len(theta)).
+    """
     prices, p = np.exp(theta[:-1]), _exponent(theta[-1])
     total, share, slowest = _total(rows, prices, module, p)
     powers = share**p

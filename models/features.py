@@ -201,6 +201,15 @@ def _reference(
     They are computed on a fixed random sample of configs, so that the scale of a column does not
     depend on the configs for which features are requested. For Gaussian processes, columns that
     correlate almost perfectly with an earlier column are left out.
+
+    Args:
+        view: function that computes the columns, such as `_gp_columns`.
+        workload: the workload.
+        space: its search space.
+
+    Returns:
+        Names of the columns; their means, shape (columns,); and their standard deviations, shape
+        (columns,), with 1 in place of 0.
     """
     rng = np.random.default_rng(0)
     flat = (
@@ -276,14 +285,15 @@ _SHAPES = (
     ("one_", "1 if there is a single one of: {}"),
     ("whole_", "1 if the layer is not split into {}"),
 )
-"""Prefix of a column's name, and the description of the column, with a place for the knob."""
+"""Prefixes of column names, each with the description of the column; `{}` is replaced by the
+description of the knob."""
 
 
 def words(name: str) -> str:
     """Describe a feature column in plain words, for pages and tables.
 
     Args:
-        name: name of the column.
+        name: name of the column, as in `tree_features` or `gp_features`.
     """
     if name == "log2_tiles":
         return "tiles of the layer (log2)"
@@ -309,7 +319,10 @@ def _volume(name: str) -> str:
 
 
 def _split_thread_knob(text: str) -> tuple[str, str]:
-    """Split a name such as `tile_h_oc_nthread` into the names of its tile and thread knobs."""
+    """Split a text such as `tile_h_oc_nthread` into the names of its tile and thread knobs.
+
+    The example gives `tile_h` and `oc_nthread`.
+    """
     axis, _, thread = text.removeprefix("tile_").partition("_")
     return f"tile_{axis}", thread
 
@@ -328,7 +341,7 @@ TOUCHED_BY: dict[str, frozenset[str]] = {
 """Axes that index each tensor. Overlapping windows are counted once per kernel position."""
 
 PerConfig = NDArray[np.float64]
-"""One number per config, shape (configs,)."""
+"""One value per config, shape (configs,)."""
 
 
 def loop_features(workload: Workload, space: Space, configs: Configs) -> Features:

@@ -89,7 +89,7 @@ class GaussianProcess(FittedModel):
             self.noise += float(np.median(known))
 
     def _search(self, x: Matrix, z: Vector, known: Vector | None) -> None:
-        """Set the hyperparameters that maximise the posterior density (see `_evidence`).
+        """Set the hyperparameters to those with the highest posterior density (see `_evidence`).
 
         Args:
             x: features, shape (points, columns).
@@ -184,13 +184,26 @@ class GaussianProcess(FittedModel):
         return rows[np.array(chosen, dtype=np.int64)]
 
     def save(self, path: Path) -> None:
-        """Write the training points, their Cholesky factor and the hyperparameters as NPZ."""
+        """Write the training points, their Cholesky factor and the hyperparameters as NPZ.
+
+        Args:
+            path: the file.
+        """
         facts = np.array([self.mean, self.scale, self.noise, self.linear])
         arrays = {"x": self.x, "weights": self.weights, "factor": self.factor}
         np.savez(path, allow_pickle=False, lengths=self.lengths, facts=facts, **arrays)
 
     def load(self, path: Path) -> None:
-        """Read the file that `save` wrote."""
+        """Read the file that `save` wrote.
+
+        Args:
+            path: the file.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: the file is damaged.
+            KeyError: an array is missing in the file.
+        """
         arrays = unpack_arrays(path.read_bytes())
         self.x, self.weights, self.factor = arrays["x"], arrays["weights"], arrays["factor"]
         self.lengths = arrays["lengths"]
@@ -201,7 +214,14 @@ class GaussianProcess(FittedModel):
         return np.asarray(np.nan_to_num(x.matrix) / self.lengths, dtype=np.float64)
 
     def _kernel_to(self, scaled: Matrix) -> Matrix:
-        """Return the covariances of the training points with scaled rows, shape (points, n)."""
+        """Return the covariances between the training points and other points.
+
+        Args:
+            scaled: the other points, divided by the length scales, shape (n, columns).
+
+        Returns:
+            Array of shape (points, n).
+        """
         if not len(self.weights):
             return np.empty((0, len(scaled)))
         return _kernel(self.x, scaled, self.linear)
@@ -210,7 +230,14 @@ class GaussianProcess(FittedModel):
         return np.asarray(self.weights @ kernel * self.scale + self.mean, dtype=np.float64)
 
     def _explained_variance(self, kernel: Matrix) -> Matrix:
-        """Return a matrix (points, n) whose squared column sums are the explained variance."""
+        """Return a matrix whose squared column sums are the explained variance of n points.
+
+        Args:
+            kernel: covariances between the training points and the n points, shape (points, n).
+
+        Returns:
+            Array of shape (points, n): the inverse Cholesky factor times `kernel`.
+        """
         if not len(kernel):
             return kernel
         return np.asarray(linalg.solve_triangular(self.factor, kernel, lower=True))
@@ -226,12 +253,14 @@ def _kernel(a: Matrix, b: Matrix, linear: float) -> Matrix:
 
 
 def _covariance(one: Vector, other: Vector, inner: Matrix, linear: float) -> Matrix:
-    """Compute covariances from squared norms and inner products of scaled points.
+    """Compute covariances from squared norms and inner products of points.
+
+    The points are divided by the length scales beforehand.
 
     Args:
         one: squared norms of the first points, shape (a,).
         other: squared norms of the second points, shape (b,).
-        inner: inner products, shape (a, b).
+        inner: inner products of first with second points, shape (a, b).
         linear: weight of the linear kernel.
 
     Returns:
@@ -244,7 +273,7 @@ def _covariance(one: Vector, other: Vector, inner: Matrix, linear: float) -> Mat
 
 
 def _noisy(kernel: Matrix, noise: float, known: Vector | None) -> Matrix:
-    """Add noise variances to the diagonal of a kernel matrix.
+    """Return a kernel matrix with noise variances added to its diagonal.
 
     Args:
         kernel: covariances of the noiseless targets, shape (n, n).

@@ -20,7 +20,8 @@ _SUMS: dict[str, Meaning] = {
     "padding": "padding",
     "iterations": "work",
 }
-"""Names of the columns, and the meaning of the counters that each column sums up."""
+"""Columns that sum counters: the name of each column, and the meaning of the counters that it
+sums."""
 _TEXTS = {
     "instructions": "instructions of the program",
     "bytes": "bytes moved",

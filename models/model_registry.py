@@ -33,8 +33,8 @@ _KINDS = {
     "draft": "tilewright.models.counter_regression:CounterRegression",
     "validity": "tilewright.models.validity:Validity",
 }
-"""Import path of each kind. A model's library takes a second to load, so it is imported only when a
-model is built."""
+"""Import path of the class of each kind of model. A class is imported only when a model is built,
+because its library takes a second to load."""
 
 
 def list_kinds() -> list[str]:
@@ -97,11 +97,11 @@ class ModelLibrary(Learners):
     """
 
     def tree_features(self, problem: Problem, configs: Configs) -> Features:
-        """Compute features for tree models that are known before compilation."""
+        """Compute features for tree models that are known before compilation, per config."""
         return tree_features(problem.workload, problem.space, configs)
 
     def absolute_features(self, problem: Problem, configs: Configs) -> Features:
-        """Compute features for tree models that learn from several workloads."""
+        """Compute features for tree models that learn from several workloads, per config."""
         return every_tree_column(problem.workload, problem.space, configs)
 
     def loop_features(self, problem: Problem, configs: Configs) -> Features:
@@ -109,11 +109,11 @@ class ModelLibrary(Learners):
         return loop_features(problem.workload, problem.space, configs)
 
     def gp_features(self, problem: Problem, configs: Configs) -> Features:
-        """Compute features on a common scale, for models that use distances."""
+        """Compute features for models that use distances, such as Gaussian processes."""
         return gp_features(problem.workload, problem.space, configs)
 
     def hidden_features(self, hidden: Features) -> Features:
-        """Compute model inputs from the counters of compiled programs."""
+        """Compute model inputs from the counters of compiled programs, one row per program."""
         return hidden_features(hidden)
 
     def relative_features(self, hidden: Features) -> Features:
@@ -121,11 +121,11 @@ class ModelLibrary(Learners):
         return relative_features(hidden)
 
     def work(self, hidden: Features) -> NDArray[np.float64]:
-        """Estimate the work of each program in log2, shape (n,)."""
+        """Estimate in log2 how much each program computes and transfers, shape (n,)."""
         return work(hidden)
 
     def draft(self, hidden: Features) -> CounterRegression:
-        """Build an untrained regression on the counters in `hidden`."""
+        """Build an untrained `CounterRegression`, which has one price per counter in `hidden`."""
         return CounterRegression.for_counters(hidden)
 
     def regressor(self, kind: str, seed: int, **parameters: float) -> CostModel:

@@ -35,7 +35,7 @@ class _Boosted(FittedModel):
 
     Attributes:
         kind: name under which the kind of model is registered.
-        suffix: file name suffix of the saved model.
+        suffix: file name suffix of the saved model, with the dot.
     """
 
     kind: str
@@ -116,14 +116,22 @@ class XGBoost(_Boosted):
         return np.asarray(self.booster.inplace_predict(x), dtype=np.float64)
 
     def save(self, path: Path) -> None:
-        """Write the booster in XGBoost's UBJSON format."""
+        """Write the trained trees in XGBoost's UBJSON format.
+
+        Args:
+            path: the file.
+        """
         self.booster.save_model(path)
 
     def load(self, path: Path) -> None:
-        """Read a booster in XGBoost's UBJSON format.
+        """Read trained trees in XGBoost's UBJSON format.
+
+        Args:
+            path: the file.
 
         Raises:
-            ValueError: XGBoost cannot read the file.
+            OSError: the file cannot be read.
+            ValueError: XGBoost cannot parse the file, or it is empty.
         """
         data = bytearray(path.read_bytes())
         if not data:  # XGBoost would abort the process
@@ -174,14 +182,23 @@ class LightGBM(_Boosted):
         return np.asarray(self.booster.predict(x, num_threads=1), dtype=np.float64)
 
     def save(self, path: Path) -> None:
-        """Write the booster in LightGBM's text format."""
+        """Write the trained trees in LightGBM's text format.
+
+        Args:
+            path: the file.
+        """
         path.write_text(self.booster.model_to_string())
 
     def load(self, path: Path) -> None:
-        """Read a booster in LightGBM's text format.
+        """Read trained trees in LightGBM's text format.
+
+        Args:
+            path: the file.
 
         Raises:
-            ValueError: LightGBM cannot read the file.
+            OSError: the file cannot be read.
+            ValueError: LightGBM cannot parse the file.
+            TilewrightError: LightGBM cannot be imported.
         """
         lgb = _lightgbm()
         try:
@@ -192,7 +209,7 @@ class LightGBM(_Boosted):
 
 
 def _lightgbm() -> Any:
-    """Import LightGBM.
+    """Import LightGBM and return the module.
 
     It is imported only when it is used, because its wheel needs libgomp, which minimal systems
     lack.
@@ -252,9 +269,14 @@ class AutoTVMRanker(XGBoost):
 
 
 class _StopAtRecall(xgb.callback.TrainingCallback):  # type: ignore[misc]
-    """XGBoost callback that stops boosting when recall@n has not improved for 20 rounds.
+    """XGBoost callback that stops boosting when the average recall has not improved for 20 rounds.
 
-    The average recall is computed in every second round.
+    The average recall (`average_recall`) is computed in every second round, on the training rows.
+
+    Args:
+        data: the training rows.
+        y: their targets; higher is better.
+        n: number of best rows that count.
     """
 
     def __init__(self, data: xgb.DMatrix, y: NDArray[np.float64], n: int) -> None:
@@ -281,8 +303,8 @@ def average_recall(ranks: NDArray[np.int64], n: int) -> float:
     with the best predictions. The result is the mean over k (autotvm/tuner/metric.py).
 
     Args:
-        ranks: true ranks of the rows, in the order of their predictions, int array of shape
-            (rows,).
+        ranks: true rank of each row, 0 for the best, int array of shape (rows,). The rows are
+            ordered by their predictions, best first.
         n: number of values of k.
     """
     count = min(n, len(ranks))

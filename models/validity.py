@@ -59,20 +59,24 @@ class Validity(XGBoost):
         return float(self.booster.attr("threshold") or 0.0)
 
     def accept(self, chance: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return which configs must not be vetoed.
+        """Return for each config whether it must be kept, that is, must not be vetoed.
 
         Args:
             chance: predicted probability that each config is valid, shape (n,).
 
         Returns:
-            Bool array of shape (n,).
+            Bool array of shape (n,); False for configs that may be vetoed.
         """
         if self._uncalibrated is not None and chance.min(initial=1.0) >= _MARGIN:
             return np.ones(len(chance), np.bool_)  # the threshold is at most _MARGIN
         return np.asarray(chance >= self.threshold)
 
     def save(self, path: Path) -> None:
-        """Write the trees and the threshold of the veto to one file."""
+        """Write the trees and the veto threshold, which is calibrated first, to one file.
+
+        Args:
+            path: the file.
+        """
         _ = self.threshold  # calibrates the threshold, which is stored with the trees
         super().save(path)
 

@@ -157,7 +157,8 @@ def wrap_unsearched(value: R) -> R:
 
 
 RETRIES = (2.0, 10.0)
-"""Waiting times in seconds before a task is retried after a temporary failure (`passes`)."""
+"""Seconds to wait before the first and the second retry of a task that failed temporarily
+(`passes`)."""
 RunName = str | Callable[..., str]
 """Name of a task's runs: a template, or a function of the task's arguments by name."""
 

@@ -35,7 +35,7 @@ from tilewright.tasks.tracked_runner import Step, TrackedRunner, as_task
 from tilewright.tuning.output_dir import identity
 
 EVERY = "measurements"
-"""Name of the metric with the number of measurements, which every step of a run's curves has."""
+"""Metric that is logged at every step of a run's curves."""
 
 
 class CodesignRunner(TrackedRunner):

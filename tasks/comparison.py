@@ -152,8 +152,8 @@ class WorkloadsRunner(_Recorded):
 
 
 TuneNetwork = Callable[[TuningOptions, Listener, str], Summary]
-"""Function that tunes a network in a flow of its own. It gets the options, a listener and the ID of
-the comparison's MLflow run."""
+"""Function that tunes a network in a separate flow. Its arguments are the options, a listener and
+the ID of the comparison's MLflow run."""
 
 
 class NetworksRunner(_Recorded):

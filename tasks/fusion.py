@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 VERSION = 2
 EVERY = "fusion/evaluations"
-"""Name of the metric with the number of evaluations, which every step of the curves has."""
+"""Metric that is logged at every step of the curves."""
 
 
 def decide_fusion(

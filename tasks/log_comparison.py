@@ -65,7 +65,7 @@ _METRICS = {
     "tuned_cycles": "tuned_cycles",
     "tuned_seconds": "tuned_seconds",
 }
-"""Names of MLflow metrics, by the field of the leaderboard that they contain."""
+"""Name of the MLflow metric for each column of the leaderboard."""
 
 
 def comparison_name(options: CompareOptions) -> str:

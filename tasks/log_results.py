@@ -375,7 +375,7 @@ def _log_models(
 
 _SOURCES = ("run_pictures.py", "plot_style.py")
 _OF_THE_RUN = ("wall_seconds", "reused_trials", "timed_again", "model_errors")
-"""Fields of a workload's results that do not influence its convergence plot."""
+"""Fields of a workload's row that do not influence the picture of the workload."""
 
 
 def workload_picture(layer: str, tuned: TunedWorkload, trials: pd.DataFrame) -> bytes:

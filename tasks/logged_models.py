@@ -35,7 +35,7 @@ from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
 
 EXAMPLES = 5
-"""Number of rows of features that are logged as an example."""
+"""Number of feature rows that are logged as the model's input example."""
 MODEL_ROLES = ROLES | {
     "draft": "Model P of this workload, which Model A corrects",
     "shared_draft": "Model P of other workloads of the run",
@@ -48,7 +48,8 @@ VERSION_TAG = "tilewright.version"
 CHANCE, LATENCY = "probability of being valid", "log2 {unit}"
 CORRECTION = "log2 ({unit} / estimate)"
 OWN_SCORE = "score of the tuner's own model"
-"""Predicted quantities with units. They name the output column of the signature."""
+"""Quantities that models predict, with their units. The text becomes the name of the output column
+in the signature of the MLflow model."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,7 @@ def upload_model(
 lightgbm, xgboost = lazy_module("lightgbm"), lazy_module("xgboost")
 
 BOOSTER_FILES = {".ubj": "model.ubj", ".txt": "model.lgb"}
-"""Path of a booster in an MLflow flavour, by the suffix of the model's own file."""
+"""File name of a booster in an MLflow flavour, by the suffix of the file that Tilewright saves."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from tilewright.services.mlflow_server import VIEW_KEY
 
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
 NAME = "tuner, gain and bound"
-"""Name of the view in MLflow's list."""
+"""Name of the saved view in MLflow's list of views."""
 # MLflow sorts the columns by name, metrics before parameters, and shows five columns at a width of
 # 1,200 pixels. Columns for the other latencies would push the gain and the tuner out of sight.
 _PARAMS = ("tuner",)

@@ -41,7 +41,7 @@ from tilewright.tuning.regression_options import FAIL, WatchOptions
 FIRST, NO_COMPARISON = "first", "cannot compare"
 AGAINST_TAG = "tilewright.compared_with"
 MORE = "change_since_last_run"
-"""Metric: fraction by which the latency exceeds that of the previous run."""
+"""Metric: the relative increase of the latency over the previous run."""
 REGRESSION = "tilewright.regression"
 EVENTS = {
     WORSE: REGRESSION,
@@ -49,7 +49,7 @@ EVENTS = {
     FIRST: "tilewright.first-run",
     NO_COMPARISON: "tilewright.no-comparison",
 }
-"""Events for Prefect's automations, by verdict."""
+"""Names of the events that are sent to Prefect's automations, by verdict."""
 
 
 @dataclass(frozen=True)

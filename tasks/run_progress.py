@@ -26,7 +26,7 @@ from tilewright.tuning.outputs import Summary
 from tilewright.tuning.results import cycles_of
 
 _ALWAYS = "time_again"
-"""Stage that is never cached, since it checks whether stored results are still valid."""
+"""Stage that is never cached, because it checks that stored results are still valid."""
 
 
 class RunProgress:
@@ -102,7 +102,7 @@ class RunProgress:
 
 
 PROGRESS_SECONDS = 2.0
-"""Minimum time between two updates, each of which is a call of the server."""
+"""Minimum interval in seconds between two updates. Each update is a request to the server."""
 
 
 class Progress:

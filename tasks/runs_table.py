@@ -22,7 +22,8 @@ from tilewright.services.workspace import Workspace
 from tilewright.tuning.gains import FALLBACK, RULE
 
 QUESTION_TAG, SETTINGS_TAG = "tilewright.question", "tilewright.settings"
-"""Tags with digests of what was tuned, and of how it was tuned."""
+"""Tags with two digests: of what was tuned (network, target, space, epilogue and layers), and of
+all other settings."""
 _QUESTION = ("network", "target", "space", "epilogue", "layers")
 _NO_SETTING = (*_QUESTION, "target_fingerprint")
 
@@ -49,11 +50,11 @@ def comparison_tags(params: Mapping[str, Json]) -> dict[str, str]:
 
 
 WATCH_TAG = "tilewright.watch"
-"""Tag with the verdict of comparing a run with the last comparable run."""
+"""Tag with the result of the comparison with the previous comparable run."""
 REGRESSION_TAG = "tilewright.failed_as_regression"
-"""Tag of a run whose flow run failed because it is worse than the last comparable run."""
+"""Tag of a run whose flow run failed because the run is slower than the previous comparable run."""
 FOLDER_TAG = "tilewright.folder"
-"""Tag with the path of the output directory, on the machine of the run."""
+"""Tag with the path of the output directory on the machine that made the run."""
 PARAMS = {"network": str, "target": str, "tuner": str, "seed": int, "trials": int}
 METRICS = (
     "fallback_cycles", "rule_cycles", "tuned_cycles", "bound_cycles",

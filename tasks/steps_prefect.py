@@ -134,7 +134,7 @@ def _measure_key(task: TuningTask, batch: Batch, known: Known) -> Key:
 
 
 ERRORS = {"P_rmse": "P {} log2", "A_rmse": "A {} log2", "V_brier": "V {} (Brier)"}
-"""Text for each error of `search.model_errors`."""
+"""Display text for each error of `search.model_errors`."""
 
 
 def _model_line(found: Model, *_: object) -> str:
@@ -309,4 +309,4 @@ _STAGES: tuple[Stage[..., Any], ...] = (
     Stage(verification.verify_schedule, "{layer}: verify", _verify_key, _mismatches_line),
 )
 STAGES: Mapping[Callable[..., object], Stage[..., Any]] = {stage.step: stage for stage in _STAGES}
-"""The stage of each step whose result is stored."""
+"""The stage of each step whose result is cached, by step."""

@@ -52,8 +52,8 @@ KEY_TAG = "tilewright.key"
 REPEATS_TAG = "tilewright.repeats"
 """Tag with the ID of the first run of the same command, if that run finished."""
 PAGE_KIND = {"mlflow.experimentKind": "custom_model_development"}
-"""Tag that makes MLflow open the experiment on its training runs rather than on traces of language
-models."""
+"""Tag that makes MLflow open the experiment on the page of training runs rather than on the page of
+traces of language models."""
 STEP_METRIC = "trials"
 """Metric that is logged at every step and numbers the steps, so that runs with different batch
 sizes are comparable."""

@@ -46,7 +46,8 @@ from tilewright.tasks.tracked_runner import Step, TrackedRunner, as_task
 NEWEST = "newest"
 _SCORE, _SPLIT, _DATASET, _ROWS = "pairwise_accuracy", "split", "dataset", "rows"
 _JUDGED_ON = ("dataset", "split", "split_seed", "split_rows", "held_out")
-"""Tags that are equal for versions that were evaluated on the same rows."""
+"""Tags that identify the evaluation rows. Two versions with equal tags were evaluated on the same
+rows."""
 
 
 @dataclass(frozen=True)

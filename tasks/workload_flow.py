@@ -18,11 +18,9 @@ from tilewright.tuning.run_flows import Flow
 from tilewright.tuning.tuning_task import TuningTask
 
 WORKLOAD_FLOW = "layer"
-"""Name of the flow.
-
-Prefect's graph labels a node with the names of the flow and of its run, such as `layer / conv1 -
-7x7/2`. Both are short, so that the labels of all layers can be read side by side.
-"""
+"""Name of the flow that tunes a workload. Prefect's graph labels a node with the names of the flow
+and of its run, such as `layer / conv1 - 7x7/2`. Both names are short, so that the labels of all
+layers can be read side by side."""
 
 
 def followed_flow(flow_run_id: str) -> State[str]:

@@ -1,14 +1,15 @@
-"""Configures golden files, and how the suite is spread over processes.
+"""Pytest configuration: golden files, shared fixtures, and the order of tests over workers.
 
-`pytest --update-golden` writes what the code produces now; look at the diff before committing it.
+`pytest --update-golden` writes the current outputs as the new golden files. Look at the diff before
+committing it.
 
-Under `pytest -n 3 --dist loadfile --no-loadscope-reorder`, as `make test` calls it, a worker takes
-whole files, so that what a module makes once is made once. The longest files come first, by what
-their tests marked `slow` or `nightly` say. A test marked `alone` runs while no other test does.
-(Groups of `--dist loadgroup` go unheard: pytest 9.2 keeps names of tests where pytest-xdist 3.8
-cannot write.)
+`make test` calls `pytest -n 3 --dist loadfile --no-loadscope-reorder`. Each worker takes whole
+files, so that module fixtures are made once. The files that take longest come first, by the seconds
+in the tests' `slow` and `nightly` marks. A test marked `alone` runs while no other test runs.
+(`--dist loadgroup` does not work here: pytest 9.2 keeps the test names in a place that pytest-xdist
+3.8 cannot modify.)
 
-No property is timed: a first example may compile, and machines are busy.
+Hypothesis runs without deadlines: a first example may compile code, and machines may be busy.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Place
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-    # Started with `&` by a script, the suite would hand on to commands that they ignore Ctrl-C.
+    # A suite that a script starts with `&` ignores Ctrl-C, and its commands would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("untimed", deadline=None)
@@ -46,12 +47,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 QUIET_POOLS = {"OMP_WAIT_POLICY": "PASSIVE", "TVM_THREAD_POOL_SPIN_COUNT": "0"}
-"""Threads of OpenMP and TVM that wait give up their core. By default they spin, and where several
-workers and their threads share few cores, training that takes half a second takes minutes."""
+"""Settings that let waiting OpenMP and TVM threads release their core. By default they spin. If
+several test workers share few cores, a training of half a second then takes minutes."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Where workspaces claim ports: those of the user keep theirs.
+    # Workspaces reserve their ports here. The ports of the user's own workspaces stay reserved.
     os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="tilewright-state-")
     for name, value in QUIET_POOLS.items():  # the libraries read this when they are loaded
         os.environ.setdefault(name, value)
@@ -64,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """`golden(name, text)`: the text equals the golden file of that name."""
+    """Return `golden(name, text)`, which compares a text with the golden file of that name."""
 
     def check(name: str, text: str) -> None:
         path = GOLDEN / name
@@ -79,10 +80,10 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 @pytest.fixture(scope="session")
 def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Login]:
-    """Run a Prefect server once, as a user may name one, and yield the environment that opens it.
+    """Run one Prefect server for many tests, as an external server, and yield its login.
 
-    Its start takes a third of the time of a short run. Tests of a command's own server do without
-    it.
+    Starting a server takes a third of the time of a short run. Tests of a command that starts its
+    own server do not use this fixture.
     """
     with prefect_beside(tmp_path_factory.mktemp("prefect")) as login:
         yield login
@@ -90,7 +91,7 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Login]:
 
 @pytest.fixture(scope="session")
 def digits_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a library of digits_cnn, which tests only read."""
+    """Return the folder of a compiled library of `digits_cnn`, which tests only read."""
 
     def build(folder: Path) -> None:
         from tilewright.flows.build import build_artifact
@@ -110,12 +111,12 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.fixture
 def guest(tmp_path: Path, prefect_server: Login) -> Place:
-    """A place whose commands use a Prefect server that runs already."""
+    """Return a place whose commands use a running Prefect server."""
     return _place(tmp_path, prefect_server)
 
 
 def _place(folder: Path, login: Login | None = None) -> Place:
-    from tests.cli.conftest import Place  # when a test wants one, not in every process
+    from tests.cli.conftest import Place  # imported late, because few processes need it
 
     return Place(folder, login)
 
@@ -124,7 +125,7 @@ def _place(folder: Path, login: Login | None = None) -> Place:
 
 
 OF_OWN_TARGETS = ("browser", "team")
-"""Marks of tests that want what few machines have; `make browser-test` and `make team-test`."""
+"""Marks of tests that need a special set-up. `make browser-test` and `make team-test` run them."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is applied
@@ -165,7 +166,7 @@ UNMARKED_SECONDS = 10.0
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name the tests that lack the mark `slow`; a busy machine may name some that do not."""
+    """List slow tests without the mark `slow`. On a busy machine, others may be listed too."""
     seconds: defaultdict[str, float] = defaultdict(float)
     for report in (r for reports in terminalreporter.stats.values() for r in reports):
         if isinstance(report, pytest.TestReport) and "slow" not in report.keywords:

@@ -1,12 +1,13 @@
-"""Reads the pages of the site, the commands on them, and the output that they show.
+"""Reads the documentation pages, the commands on them, and the outputs that they show.
 
-A block of commands is fenced and named `sh`, one of Python `python`. A test runs it as it stands
-there, those of a page in order in one folder, unless the line before it says why not:
+Commands are in fenced blocks named `sh`, Python code in blocks named `python`. A test runs the
+blocks of a page in order, in one folder. A comment on the line before a block says why it is not
+run:
 
     <!-- not run here: needs a board -->
 
-A block named `text` right behind one that is run shows its output. A line `…` in it stands for any
-number of lines.
+A block named `text` directly after an executed block shows its output. A line `…` in the output
+stands for any number of lines.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ REASONS = {
     "takes hours",
     "takes minutes",
 }
-"""Why a block may stay unrun."""
+"""The allowed reasons for not running a block."""
 RUN = ("sh", "python")
 CUT = "…"
-"""Stands for the lines of an output that a page leaves out."""
+"""Line that stands for the lines that a page leaves out of an output."""
 TOLERANCE = 0.1
-"""By how much a number in an output may differ from the one shown, since processors round sums of
-floats in their own ways. Words may not differ."""
+"""Allowed relative difference of a number in an output, because float sums are rounded differently
+on different CPUs. Words must be equal."""
 OF_ERRORS = 0.2
-"""The same of an error of integers on one sample: 0.054 with AVX2, 0.064 with AVX-512, where single
-numbers are rounded to another integer."""
+"""Allowed relative difference of the error of an int8 network on one sample. The error is 0.054
+with AVX2 and 0.064 with AVX-512, because single values are rounded to other integers."""
 _FENCE = re.compile(
     r"(?:^ *<!-- not run here: (?P<reason>[^>]*?) -->\n)?"
     r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$"
@@ -55,9 +56,9 @@ _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
 
 @dataclass(frozen=True)
 class Block:
-    """Commands of a page.
+    """A fenced block of commands on a documentation page.
 
-    `reason` is why they are not run, if they are not; `shown` the output on the page.
+    `reason` says why the block is not run, or is None. `shown` is the output that the page shows.
     """
 
     page: Path
@@ -68,7 +69,10 @@ class Block:
 
     @property
     def commands(self) -> list[str]:
-        """Lines, those that go on in the next joined, without comments; here-documents whole."""
+        """The command lines without comments. Continued lines are joined.
+
+        A block with a here-document is one command.
+        """
         text = self.text.replace("\\\n", " ")
         if "<<" in text:
             return [text]
@@ -77,7 +81,7 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Every text of the site but the list of changes."""
+    """Return all documentation pages except the changelog."""
     return [
         ROOT / "README.md",
         *sorted((ROOT / "docs").rglob("*.md")),
@@ -87,7 +91,7 @@ def pages() -> list[Path]:
 
 
 def blocks(page: Path) -> list[Block]:
-    """Those of commands, of a page, in order."""
+    """Return the blocks of commands of a page in order."""
     return [
         Block(
             page, match["language"], _dedented(match["text"], match["indent"]), match["reason"],
@@ -99,7 +103,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def strays(page: Path) -> list[str]:
-    """Commands of a page in no such block, but for those in a line of text."""
+    """Return commands of a page that are outside such blocks, except those inside a paragraph."""
     text = page.read_text()
     others = _FENCE.sub(lambda result: "" if result["language"] in RUN else result["text"], text)
     wild = re.findall(
@@ -121,7 +125,7 @@ def _dedented(text: str, indent: str) -> str:
 
 
 def tidy(printed: str) -> list[str]:
-    """Lines of an output, without the signs of life that only a slow machine gives."""
+    """Return the lines of an output without progress messages, which only a slow machine prints."""
     lines = [line.rstrip() for line in printed.splitlines()]
     lines = [line for line in lines if not line.startswith(f"{CUT} ")]
     while lines and not lines[0]:
@@ -132,7 +136,7 @@ def tidy(printed: str) -> list[str]:
 
 
 def differences(shown: str, printed: str) -> list[str]:
-    """Lines of a page that an output does not have, and those that it has instead."""
+    """Compare the output on a page with the printed one. Return differing lines as a diff."""
     expected, result = tidy(shown), tidy(printed)
     if CUT in expected:
         first = expected.index(CUT)
@@ -164,10 +168,10 @@ def _numbers(line: str) -> list[float]:
 
 
 def renewed(page: str, printed: list[str | None]) -> str:
-    """The text of a page with the outputs of its blocks, in order; `None` for one that is not run.
+    """Return the page's text with new outputs for its blocks; None means a block is not run.
 
-    An output that is alike stays as it is, and a block without output shows none. Where a page cuts
-    an output, it shows as many lines before and behind the cut as it did.
+    An output that still matches is left unchanged, and a block without output shows none. If the
+    page shortens an output, as many lines before and after the cut are kept.
     """
     outputs = iter(printed)
 

@@ -1,4 +1,4 @@
-"""Unpacks files that earlier releases wrote, and changes the version that a file says to be."""
+"""Unpacks files of earlier releases, and makes copies that claim a future format version."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FUTURE = 999
 
 
 def unpack(release: str, folder: Path) -> Path:
-    """The files of a release, below the folder."""
+    """Extract the files of a release into the folder. Return the folder."""
     with zipfile.ZipFile(PACKED / f"{release}.zip") as packed:
         packed.extractall(folder)
     return folder
@@ -34,7 +34,10 @@ def change_json(path: Path, **changes: Any) -> None:
 
 
 def future_parquet(path: Path) -> None:
-    """The same rows in a file that says to be of the future; both formats have one key."""
+    """Set the format version of a Parquet file to one of the future.
+
+    The formats of trials and of datasets use the same metadata key.
+    """
     table = pq.read_table(path)
     about = {**(table.schema.metadata or {}), FORMATS["trials"].key: str(FUTURE)}
     pq.write_table(table.replace_schema_metadata(about), path)
@@ -47,7 +50,7 @@ def future_ledger(path: Path) -> None:
 
 
 def future_store(folder: Path) -> None:
-    """Import a ledger into a database that says to be of the future."""
+    """Import a ledger into a database and set the database's version to one of the future."""
     with open_store(folder):
         pass
     (folder / "ledger.jsonl").unlink()
@@ -55,14 +58,14 @@ def future_store(folder: Path) -> None:
 
 
 def future_artifact(folder: Path) -> None:
-    """With a digest of its own that is right."""
+    """Set the version in an artifact's manifest to one of the future, with a correct digest."""
     manifest = json.loads((folder / "manifest.json").read_bytes()) | {"version": FUTURE}
     manifest.pop("sha256")
     (folder / "manifest.json").write_bytes(sealed_text(json.dumps(manifest).encode()))
 
 
 def future_network(folder: Path) -> None:
-    """`network.bin` with a digest that is right, in an artifact that knows it."""
+    """Set the version in `network.bin` to one of the future, with correct digests."""
     network = bytearray((folder / "network.bin").read_bytes())
     network[8:12] = FUTURE.to_bytes(4, "little")
     data = signed_network(bytes(network))
@@ -75,7 +78,7 @@ def future_network(folder: Path) -> None:
 
 
 def future_program(data: bytes) -> bytes:
-    """Of a module."""
+    """Return a module's program with a version of the future."""
     files = unpack_files(data)
     about = json.loads(files["program.json"]) | {"version": FUTURE}
     return pack_files({**files, "program.json": json.dumps(about).encode()})
@@ -87,20 +90,20 @@ def future_rows(path: Path) -> None:
 
 
 def future_state(data: bytes) -> bytes:
-    """Of a tuner, as stages keep it."""
+    """Return the stored state of a tuner with a version of the future."""
     files = unpack_files(data)
     about = json.loads(files["state.json"]) | {"version": FUTURE}
     return pack_files({**files, "state.json": json.dumps(about).encode()})
 
 
 def future_record(data: bytes) -> bytes:
-    """The result of a stage, with the digest that its bytes have."""
+    """Return the stored result of a stage with a version of the future and a correct digest."""
     text = json.dumps(json.loads(data[64:]) | {"version": FUTURE}).encode()
     return digest(text).encode() + text
 
 
 def future_champion(folder: Path) -> None:
-    """What MLflow writes beside a model."""
+    """Set the version in `MLmodel` to one of the future. MLflow writes this file beside a model."""
     text = (folder / "MLmodel").read_text()
     assert "  tilewright:\n" in text
     text = text.replace("  tilewright:\n", f"  tilewright:\n    version: {FUTURE}\n", 1)

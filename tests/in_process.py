@@ -1,7 +1,8 @@
-"""Runs `tilewright …` in the process of the test, with an environment and a folder of its own.
+"""Runs `tilewright …` in the test process, with its own environment and working folder.
 
-For commands that start neither Prefect nor MLflow, which keep what they read of the environment for
-as long as the process lives. Those commands are forks (`tests/warm.py`).
+This is for commands that start neither Prefect nor MLflow: both libraries keep the environment
+variables that they have read for as long as the process lives. Commands that use them run as forks
+(`tests/warm.py`).
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from tilewright.cli import app as command_line
 from tilewright.core.working_folder import _Started
 
 WIDTH = {"COLUMNS": "80"}
-"""A fork has no terminal; this process may have one, of any width."""
+"""Terminal width as in a fork, which has no terminal. This process may have one of any width."""
 
 
 def run(
     arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end. Raises what is a defect, as the command would with a trace."""
+    """Run the command and wait. An exception that would give a traceback is raised here."""
     status = 0
     with _started_in(folder, environment), CliRunner().isolation() as (out, err, _):
         sys.argv = ["tilewright", *arguments]
@@ -43,11 +44,11 @@ def run(
 
 @contextmanager
 def _started_in(folder: Path, environment: Mapping[str, str]) -> Iterator[None]:
-    """Have the process look as if it was started in `folder`, and put it back."""
+    """Make the process look as if it was started in `folder`, and restore it afterwards."""
     variables, present = dict(os.environ), Path.cwd()
     given = {**environment, **WIDTH}  # may be a view of `os.environ`, which is cleared below
     with pytest.MonkeyPatch.context() as patch:
-        # What a command notes once, as it is the only one of its process.
+        # State that a command sets only once per process.
         patch.setattr(_Started, "folder", None)
         patch.setattr(_Started, "typed", {})
         patch.setattr(sys, "argv", sys.argv)

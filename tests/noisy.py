@@ -1,6 +1,6 @@
-"""Defines targets that give other numbers each time, for tests.
+"""Targets for tests whose repeated measurements differ.
 
-True latencies of one are known; the other really runs a product of matrices on this machine.
+`NoisyTarget` knows its true latencies. `TimedProduct` times a real matrix product on this machine.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _NUMBERS = itertools.count()
 
 
 class NoisyTarget(RooflineAlone):
-    """A target with noisy latencies, as on a machine whose clock wanders.
+    """A target with noisy latencies, like a machine whose clock frequency varies.
 
-    Latencies are a smooth function of the knobs, times lognormal noise. The repeats of a
-    measurement share a part of the noise.
+    A latency is a smooth function of the knobs, times lognormal noise. The repeats of one
+    measurement share a part of their noise.
     """
 
     name = "noisy"
@@ -65,7 +65,7 @@ class NoisyTarget(RooflineAlone):
         return Space("blocks", KNOBS)
 
     def true_seconds(self, configs: Configs) -> NDArray[np.float64]:
-        """Median of what a repetition takes, shape (configs,)."""
+        """Return the median latency in seconds of each config, shape (configs,)."""
         logs = np.log2(self.space(Workload("dense", 1, 64, 1, 1, 64)).values(configs))
         far = ((logs - np.array([3.0, 2.0, 1.0])) ** 2).sum(axis=1)
         return np.asarray(1e-3 * (1.0 + 0.02 * far))
@@ -91,18 +91,18 @@ class NoisyTarget(RooflineAlone):
         return measured_of(lowered, runs, true[:, None] * np.exp(drift + noise))
 
     def baseline(self, workload: Workload) -> BaselineSchedule:
-        """Blocks of one element, as nobody would write them."""
+        """Return a deliberately bad schedule with blocks of one element."""
         space = self.space(workload)
         lowered = self.lower(workload, np.zeros((1, len(KNOBS)), np.int32))
         return BaselineSchedule("rule", space, lowered, self.measure(lowered))
 
     def roofline(self, workload: Workload) -> Latency:
-        """A tenth less than the best."""
+        """Return a bound that is a tenth below the best latency."""
         return Latency(0.9e-3)
 
 
 class TimedProduct(NoisyTarget):
-    """Multiplies matrices of 48 x 48 block by block, in numpy, and takes the time."""
+    """A target that multiplies 48 x 48 matrices block by block in numpy and measures the time."""
 
     name = "timed-product"
 
@@ -138,9 +138,9 @@ def _times(rows: int, columns: int, depth: int) -> list[float]:
 def measured_of(
     lowered: Lowered, runs: NDArray[np.int64], repeats: NDArray[np.float64]
 ) -> Measurements:
-    """Return the medians of repetitions (runs, repeats) for the rows `runs`.
+    """Make measurements from repeated latencies, shape (runs, repeats), for the rows `runs`.
 
-    The other rows failed to compile.
+    All other rows failed to compile.
     """
     result = Measurements.unmeasured(len(lowered))
     result.reason[:] = lowered.reasons
@@ -155,9 +155,9 @@ def measured_of(
 
 @contextmanager
 def registered(target: Target, name: str = "") -> Iterator[str]:
-    """Register this target and return the name by which a run finds it.
+    """Register a target while the context is open, and yield its name.
 
-    Unless it is given, the name is new in this process.
+    Without `name`, a name is chosen that is unique in this process.
     """
     name = name or f"{target.name}-{next(_NUMBERS)}"
     target_kinds()[name] = TargetKind(name, "of a test", lambda text, space: target)

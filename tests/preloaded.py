@@ -1,9 +1,10 @@
-"""Preloads Prefect and MLflow for commands that are forked (`tests/warm.py`), out of their sight.
+"""Imports Prefect and MLflow before commands are forked (`tests/warm.py`), and hides both modules.
 
-A command that imports neither has neither in `sys.modules`. One that does finds the modules as an
-import leaves them. What they take from the environment is taken anew: settings, logging, whether to
-send telemetry. `tests/test_warm.py` compares. `prefect.main`, which sets up logging, is imported by
-the command. `services` comes first, as in a command: it decides which files Prefect looks into.
+A command that imports neither library does not find them in `sys.modules`. A command that imports
+one gets the modules in their state after a normal import. State that depends on the environment is
+computed again: settings, logging, and whether to send telemetry. `tests/test_warm.py` compares both
+cases. `prefect.main` sets up logging, so only the command imports it. `services` is imported first,
+as in a command, because it decides which files Prefect reads.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ MLFLOW = (
 )  # fmt: skip
 
 Loggers = dict[logging.Logger, tuple[int, tuple[logging.Handler, ...], tuple[object, ...], bool]]
-"""Level, handlers, filters, and whether the one above is told."""
+"""The level, handlers, filters and `propagate` flag of each logger."""
 
 UNTOUCHED = (logging.NOTSET, (), (), True)
 
 
 class Kept:
-    """The modules of a library until they are imported.
+    """The modules of an imported library, hidden until a command imports it.
 
-    As a finder and a loader, it gives them back, and to loggers what they had from the library's
-    import; `anew` does the rest.
+    As a finder and loader, this class hands the modules back and restores their loggers. `anew`
+    then repeats everything that depends on the environment.
     """
 
     def __init__(self, name: str, loggers: Loggers, anew: Callable[[], None]) -> None:
@@ -108,14 +109,14 @@ def keep_mlflow() -> None:
     Kept("mlflow", loggers, anew)
 
 
-# -- what imports change beside modules --------------------------------------------------------
+# -- state that imports change, apart from modules ---------------------------------------------
 
 
 @contextmanager
 def _unnoticed() -> Iterator[Loggers]:
-    """Restore environment, warnings, loggers, and how Python finds modules.
+    """Restore the environment, warnings, loggers and import hooks on exit.
 
-    Yields the loggers' previous state.
+    Yields the previous state of the loggers.
     """
     environment, filters, before = dict(os.environ), list(warnings.filters), _loggers()
     hooks = list(sys.path_hooks)

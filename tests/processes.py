@@ -1,7 +1,7 @@
-"""Observes a command and all it started, from outside.
+"""Observes a command and its child processes from outside.
 
-A command starts children that end at any moment (one that asks for the processor's name, say), also
-between being listed and being looked at: those count as not there.
+A command may start short-lived children (for example to ask for the CPU's name). A child may end
+between being listed and being inspected; such children are left out.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import psutil
 
 
 class Address(NamedTuple):
-    """Where a process waits for connections."""
+    """An address on which a process listens."""
 
     ip: str
     port: int
 
 
 def family(pid: int) -> list[int]:
-    """A process and all its descendants, by number."""
+    """Return the IDs of a process and all its descendants."""
     return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
 
 
 def listening(pid: int) -> set[Address]:
-    """Where a process and all its descendants wait for connections."""
+    """Return the addresses on which a process or one of its descendants listens."""
     result = set()
     for one in family(pid):
         with suppress(psutil.NoSuchProcess):
@@ -35,7 +35,7 @@ def listening(pid: int) -> set[Address]:
 
 
 def servers(pid: int) -> list[psutil.Process]:
-    """Prefect's servers that this command started."""
+    """Return the Prefect servers that a command started."""
     servers = []
     for child in psutil.Process(pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):

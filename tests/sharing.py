@@ -1,4 +1,4 @@
-"""Shares ports, folders made once, servers and turns between the processes of the suite."""
+"""Coordinates the processes of a test session: ports, shared folders, servers and turns."""
 
 from __future__ import annotations
 
@@ -16,28 +16,31 @@ from tilewright.services.server_process import LOOPBACK
 from tilewright.services.workspace import Workspace, use_workspace
 
 OURS = ("PREFECT_", "MLFLOW_", "TILEWRIGHT_")
-"""Beginnings of the variables that decide where records are kept."""
+"""Prefixes of the environment variables that decide where records are kept."""
 
 ANSWER_SECONDS = 300
-"""For one answer of a server: where every core compiles, a client's usual five seconds are too few
-for Prefect to list its routes."""
+"""Time limit in seconds for one answer of a server. The usual five seconds of a client are too
+short for Prefect while every core is busy compiling."""
 
 
 def free_port() -> int:
-    """A port of this machine on which nobody listens now."""
+    """Return a port of this machine that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def folder_of_the_run(factory: pytest.TempPathFactory) -> Path:
-    """The temporary folder that all workers know; each has its own below it."""
+    """Return the temporary folder of the session, which contains those of the workers."""
     folder = factory.getbasetemp()
     return folder.parent if folder.name.startswith("popen-") else folder
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """The folder `name`, filled by whichever process asks first. Tests only read it."""
+    """Return the folder `name`, which the first process that asks fills with `make`.
+
+    Tests only read it.
+    """
     folder = folder_of_the_run(factory) / name
     done = folder.with_suffix(".done")
     with _held(folder.with_suffix(".lock"), fcntl.LOCK_EX):
@@ -51,9 +54,9 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
 
 @contextmanager
 def prefect_beside(root: Path, *, acting: bool = False) -> Iterator[Login]:
-    """Yield what opens a server on the records below `root`, as a command starts one for itself.
+    """Yield the login of a Prefect server that keeps its records below `root`.
 
-    The server may also schedule runs and act on events.
+    With `acting`, the server also schedules runs and acts on events.
     """
     before = dict(os.environ)
     try:
@@ -75,7 +78,7 @@ def prefect_beside(root: Path, *, acting: bool = False) -> Iterator[Login]:
 
 
 class Turns:
-    """Tests run beside each other or alone. Who waits to be alone is not overtaken."""
+    """A lock with which tests run side by side or alone. A waiting lone test is not overtaken."""
 
     def __init__(self, folder: Path) -> None:
         self._gate, self._room = folder / "gate.lock", folder / "room.lock"
@@ -100,4 +103,4 @@ def _held(path: Path, how: int) -> Iterator[None]:
         try:
             yield
         finally:
-            fcntl.flock(file, fcntl.LOCK_UN)  # a forked child may hold the file for longer
+            fcntl.flock(file, fcntl.LOCK_UN)  # a forked child may keep the file open

@@ -1,4 +1,4 @@
-"""Checks that `import tilewright` is cheap and documented, and that its examples hold."""
+"""Checks that `import tilewright` is fast, and its public names and examples are documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks what benchmarks share: the split of layers, intervals, and the rows behind tables."""
+"""Tests shared code of the benchmarks: the split of layers, intervals, and published tables."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BLOCK = 16
 
 
 def padded(workload: Workload) -> Workload:
-    """What a VTA of 16 channels a block runs in the place of a workload."""
+    """Return the workload that a VTA with 16 channels per block runs after padding."""
     up = {
         name: -(-getattr(workload, name) // BLOCK) * BLOCK
         for name in ("in_channels", "out_channels")
@@ -114,7 +114,7 @@ def test_tuners_are_judged_on_judged_layers(where: str, tmp_path: Path) -> None:
 
 
 def test_no_test_of_a_default_uses_a_judged_layer() -> None:
-    """Judged layers are written down once; nothing else may choose anything on them."""
+    """Held-out layers appear only once in the benchmarks, so nothing else is chosen on them."""
     texts = [path.read_text() for path in (ROOT / "benchmarks").rglob("*.py")]
     for workload in JUDGED.values():
         shape = f"c={workload.in_channels},h={workload.height},w={workload.width},"
@@ -135,7 +135,7 @@ def test_an_interval_widens_with_what_groups_differ_by() -> None:
     groups = rng.normal(scale=1.0, size=(30, 1))
     runs = groups + rng.normal(scale=0.1, size=(30, 20))
     result = hierarchical(lambda a: a.mean(axis=(-2, -1)), runs)
-    # The standard error over groups is 1/√30; over the 600 runs as if they were alike it is 1/√600.
+    # The standard error is 1/√30 over groups, and would be 1/√600 over 600 independent runs.
     assert (result.high - result.low) / 2 == pytest.approx(1.96 / np.sqrt(30), rel=0.3)
 
 
@@ -159,7 +159,7 @@ def test_paired_runs_are_drawn_together() -> None:
 
 
 def results() -> Results:
-    """Two tuners, one layer, two seeds, four trials in batches of two."""
+    """Return results of two tuners, one layer, two seeds, and four trials in batches of two."""
     regret = np.array([[[[9, 9, 9, 0], [9, 0, 0, 0]]], [[[9, 0, 0, 0], [0, 0, 0, 0]]]], float)
     steps = np.broadcast_to(np.array([2.0, 2, 4, 4]), regret.shape)
     ones = np.ones(regret.shape[:-1])
@@ -190,7 +190,7 @@ def test_controls_know_the_formula_or_nothing(tmp_path: Path) -> None:
     result = controls(argparse.Namespace(folder=tmp_path, dataset=SLICE))
     table = read_table(SLICE)
     known = ~np.isnan(select_columns(table.features, (REFERENCE,))[:, 0]) & table.valid
-    table = table.rows(known)  # of the machines that the formula is of
+    table = table.rows(known)  # only machines to which the formula applies
     accuracy = {
         name: score(table, load_model(path).predict(table.features).log_latency).pairwise_accuracy
         for name, path in result.items()
@@ -243,7 +243,7 @@ def test_a_goal_is_one_of_all_seeds_and_intervals_are_over_pairs_too() -> None:
     warm = [run("a", k, "warm", 10, 12.0) for k in range(3)]
     warm += [run("b", k, "warm", 30, 6.0) for k in range(3)]
     text = summary([*boards, *warm])
-    # Runs of a pair are alike: all that varies is which pairs are drawn.
+    # The runs of a pair are equal, so the only variation is which pairs are drawn.
     assert "warm                   20.0% (10.0%-30.0%) of the trials" in text
     assert "3 of 6 came there" in text
 
@@ -256,7 +256,7 @@ def test_controls_of_layers_have_the_warm_starts_goal_and_count_all_trials_short
     rows = [row(layer, "board", 64, 10.0) for layer in ("x", "y")]
     rows += [row(layer, tuner, 8, 9.0) for layer in ("x", "y") for tuner in COMPARED[2:]]
     rows += [row("x", WARM, 4, 10.0), row("y", WARM, 8, 9.0)]
-    rows += [row("x", FORMULA, 40, 11.0), row("y", FORMULA, 8, 9.0)]  # never came there on x
+    rows += [row("x", FORMULA, 40, 11.0), row("y", FORMULA, 8, 9.0)]  # never reached the goal on x
     rows.append(row("x", WARM, 64, 11.0) | {"seed": 1})  # a seed that was stopped
     sampled, warm, formula = layers_summary(rows).splitlines()[:3]
     assert sampled == "2 pairs of layer and machine, 1 seeds"
@@ -291,7 +291,7 @@ def test_the_cost_of_the_goal_adds_compiles_at_their_price() -> None:
 def test_a_network_reaches_its_goal_with_equal_trials_of_all_layers() -> None:
     cycles, rounds = [[10, 5, -1, 3], [7, 7, 2, 2]], [[0, 0, 1, 1], [0, 0, 1, 2]]
     assert network_trials(cycles, rounds, [3, 2], [1, 1]) == 8
-    # The first layer's two trials suffice where it hardly counts; a begun round does not.
+    # If the first layer hardly matters, its two trials suffice. A partial round does not count.
     assert network_trials(cycles, rounds, [3, 2], [1, 1000]) == 2 + 3
     assert network_trials(cycles, rounds, [1, 1], [1, 1]) is None
 
@@ -299,7 +299,7 @@ def test_a_network_reaches_its_goal_with_equal_trials_of_all_layers() -> None:
 @pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks/rows").glob("tuners-*.parquet")))
 def test_a_table_is_what_its_rows_give(path: Path) -> None:
-    """Rows of the page that name the tuner and, in the next cell, its trials."""
+    """The rows of the page have the tuner's name and, in the next cell, its number of trials."""
     page = (ROOT / "docs/evidence/tuners.md").read_text()
     section = next(part for part in page.split("\n## ") if path.name in part)
     result = relative_figures(pd.read_parquet(path))

@@ -1,4 +1,4 @@
-"""Checks that the README quotes from the page of claims, and that the page's commands exist."""
+"""Checks that numbers in the README and on the page of claims agree with their raw data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.documents import ROOT
 
 CLAIMS = (ROOT / "docs" / "evidence" / "claims.md").read_text()
 NUMBER = re.compile(r"(?<![\w.,])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
-"""Not those in words, as in ResNet-18 or int8, nor dates."""
+"""Pattern of a number that is not part of a word such as int8."""
 DATED = re.compile(r"\d{4}-\d\d-\d\d|\b0\.2\.0\b")
 
 
@@ -38,7 +38,7 @@ def section(text: str, title: str) -> str:
 
 
 def numbers(text: str) -> set[str]:
-    """Of prose: links, code and names of networks left out."""
+    """Return the numbers in a text, without links, code and names of networks."""
     prose = re.sub(r"\]\([^)]*\)|`[^`]*`|\b[A-Z]\w*-\d+", "", text)
     return set(NUMBER.findall(prose))
 

@@ -1,4 +1,4 @@
-"""Parses the files of `deployments/` and checks what they promise. No container is started."""
+"""Parses the files in `deployments/` and checks their settings. No container is started."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_the_servers_have_the_options_they_are_started_with(compose: Any, name: 
 
 
 def test_the_image_takes_the_driver_out_of_the_lock() -> None:
-    """As the Dockerfile does: one package, with its hashes."""
+    """The Dockerfile extracts one package with its hashes in the same way."""
     match = re.search(r"awk ('[^']*') requirements-dev.lock", (FOLDER / "Dockerfile").read_text())
     assert match is not None
     taken = subprocess.run(

@@ -1,7 +1,7 @@
-"""Runs every command of the site as it stands there, unless the page says why a test cannot.
+"""Runs every command on the documentation pages, unless the page says why it cannot be run.
 
-Outputs on the pages are what the commands print: `pytest --update-golden tests/test_docs.py` renews
-them; look at the difference.
+The outputs on the pages must match. `pytest --update-golden tests/test_docs.py` updates them; look
+at the diff before committing it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 import typer.main
 
@@ -57,12 +58,12 @@ SECONDS = {
     "docs/tutorials/write-a-target.md": 6,
     "docs/tutorials/write-a-tuner.md": 9,
 }
-"""Pages whose commands are run, with the time that it takes."""
+"""Pages whose commands are run, with the seconds that this takes."""
 PACKAGES = {
     "docs/tutorials/write-a-target.md": ("roofline",),
     "docs/tutorials/write-a-tuner.md": ("greedy",),
 }
-"""Examples that are installed where a page's commands run, in a Python of their own."""
+"""Examples that are installed for a page. The commands of the page run in a new Python process."""
 NIGHTLY = {
     "README.md",
     "docs/guides/cpu.md",
@@ -80,16 +81,22 @@ NIGHTLY = {
     "docs/tutorials/write-a-target.md",
     "docs/tutorials/write-a-tuner.md",
 }
-"""Pages that take long, and whose commands have short tests of their own."""
+"""Slow pages that run only at night. Other, shorter tests cover their commands."""
 RECORDED = {"docs/guides/dashboard.md", "docs/tutorials/nightly-runs.md"}
-"""Pages with runs in Prefect, for which a server is up already."""
+"""Pages with Prefect runs. Their commands use a server that is already running."""
 LONG = {
+    "docs/guides/codesign.md": 150,
+    "docs/guides/compare-tuners.md": 700,
+    "docs/guides/cpu.md": 1500,
+    "docs/guides/fusion.md": 520,
     "docs/guides/gemmini.md": 200,
+    "docs/guides/mlflow-and-prefect.md": 150,
+    "docs/guides/transfer.md": 600,
 }
-"""Pages whose blocks that take minutes are run at night, with the time of these blocks in seconds.
-What they print is not compared."""
+"""Pages with blocks that take minutes, and the seconds of these blocks. The blocks run at night,
+and their output is not compared."""
 BETWEEN = "\x1e"
-"""Separates the outputs of a page's blocks of Python, which are one program."""
+"""Separator between the outputs of a page's Python blocks, which run as one program."""
 SHELL = re.compile(r"[|<>;&$`*]")
 ALL = [block for page in pages() for block in blocks(page)]
 FILES = [
@@ -113,7 +120,7 @@ def _title(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-# -- which are run -----------------------------------------------------------------------------
+# -- which blocks are run ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("page", pages(), ids=_title)
@@ -134,7 +141,7 @@ def _unrun() -> list[Block]:
     "block", _unrun(), ids=lambda block: f"{block.page.name}: {block.text[:30]}"
 )
 def test_what_is_not_run_names_what_there_is(block: Block) -> None:
-    """Commands and options of ours, targets of the Makefile, modules, files of the repository."""
+    """Blocks that are not run may only name existing commands, options, targets and files."""
     makefile = (ROOT / "Makefile").read_text()
     for command in block.commands:
         words = shlex.split(command)
@@ -152,7 +159,7 @@ def test_what_is_not_run_names_what_there_is(block: Block) -> None:
 
 
 def _check_options(words: list[str]) -> None:
-    """Raises what the command line would say of words that are no option of it."""
+    """Raise the command line's error if the words contain an unknown option."""
     from tilewright.cli.app import app
 
     command = typer.main.get_command(app)
@@ -171,12 +178,12 @@ def _check_options(words: list[str]) -> None:
     assert given <= known, given - known
 
 
-# -- running them ------------------------------------------------------------------------------
+# -- running the blocks ------------------------------------------------------------------------
 
 
 @pytest.fixture
 def workplace(tmp_path: Path) -> Path:
-    """A folder with the examples."""
+    """Return a folder with the examples."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     return tmp_path
 
@@ -193,7 +200,7 @@ def workplace(tmp_path: Path) -> Path:
 def test_the_blocks_of_a_page_run_and_print_what_it_shows(
     name: str, workplace: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Commands first, and then Python, which reads what they left."""
+    """The commands run first, and then the Python blocks, which read their results."""
     packages = [installed(item, workplace) for item in PACKAGES.get(name, ())]
     environment = _environment(workplace, packages)
     if name in RECORDED:
@@ -230,6 +237,8 @@ def test_the_blocks_that_take_minutes_run(name: str, workplace: Path) -> None:
     mine = [block for block in ALL if _title(block.page) == name]
     run = [block for block in mine if block.reason == "takes minutes" and block.language == "sh"]
     assert run
+    image = np.zeros((1, 3, 224, 224), np.float32)
+    np.savez(workplace / "image.npz", input=image)  # which docs/guides/cpu.md runs a network on
     for block in run:
         for command in block.commands:
             _output(command, workplace, environment, False, timeout=3600)
@@ -238,7 +247,7 @@ def test_the_blocks_that_take_minutes_run(name: str, workplace: Path) -> None:
 def _output(
     command: str, folder: Path, environment: dict[str, str], own_python: bool, timeout: int = 600
 ) -> str:
-    """What a command prints, to either stream. It has to end well."""
+    """Return the output of a command on both streams. The command must succeed."""
     words = [] if SHELL.search(command) else shlex.split(command)
     if words[:1] == ["tilewright"] and not own_python:
         done = warm.run(words[1:], folder, environment, timeout=timeout)

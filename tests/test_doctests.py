@@ -1,4 +1,4 @@
-"""Checks that examples in docstrings print what they say. A module without one is not imported."""
+"""Runs the examples in docstrings. Modules without examples are not imported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHOSEN = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def failures(module: ModuleType) -> int:
-    return doctest.testmod(module, optionflags=CHOSEN).failed  # what differs is printed
+    return doctest.testmod(module, optionflags=CHOSEN).failed  # doctest prints the differences
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -1,4 +1,4 @@
-"""Opens what earlier releases wrote, and asks every reader to refuse what a later one may write."""
+"""Reads files of earlier releases, and checks that every reader refuses files of later releases."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ DATASET = DatasetOptions(rows=60, cpu_rows=0, seed=5, specs=1, workloads=2)
 
 
 def tuning(folder: Path) -> TuningOptions:
-    """The options of the run in `tuned`."""
+    """Return the options of the run in the folder `tuned`."""
     return TuningOptions.parse(
         model="digits_cnn", layers=("conv3", "fc"), tuner="random", space="template", trials=6,
         batch=3, seed=5, out=str(folder / "tuned"),
@@ -84,7 +84,7 @@ def refused(read_it: Callable[[], object]) -> str:
     return str(error.value)
 
 
-# -- what is there is read -----------------------------------------------------------------------
+# -- reading files of earlier releases -----------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=RELEASES)
@@ -116,7 +116,7 @@ def test_a_tuning_run_is_read_with_all_its_figures(folder: Path) -> None:
     assert [str(workload) for workload in explained.workloads] == list(LAYERS)
     assert (
         export_schedules(folder / "tuned", "autotvm", 1.0).schedules == 1
-    )  # stock TVM builds no other
+    )  # the only form that stock TVM can build
 
 
 def test_a_run_of_0_1_is_compared_with_one_of_0_2(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_champion_is_loaded(folder: Path) -> None:
 
 
 def test_a_program_in_a_module_is_read(folder: Path) -> None:
-    """The network in one of 0.1 is of version 1, which an artifact of that time has, too."""
+    """The network in a module of release 0.1 has version 1, as has an artifact of that release."""
     data = (folder / "offloaded.zip").read_bytes()
     assert len(layer_cycles(data)) == 4
     assert clock_hz(data) == 1e8
@@ -253,12 +253,12 @@ def test_an_artifact_of_0_1_is_refused_with_what_makes_it_anew(tmp_path: Path) -
     assert place.run("verify", "artifact").returncode == 0
 
 
-# -- what is to come is refused ------------------------------------------------------------------
+# -- refusing files of later releases ------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Forged:
-    """How a format gets a version of the future in the files of 0.2, and all that reads it."""
+    """How to give a format of release 0.2 a version of the future, and all its readers."""
 
     change: Callable[[Path], object]
     readers: Callable[[Path], Iterator[Callable[[], object]]]
@@ -406,7 +406,7 @@ FORGED = {
         lambda folder: iter([lambda: use_workspace(Workspace(folder))]),
     ),
 }
-"""Formats that are refused, by typed errors."""
+"""The formats whose future versions must be refused with a typed error."""
 
 
 def test_no_format_is_forgotten() -> None:
@@ -436,7 +436,7 @@ def test_a_version_of_the_future_is_refused_by_every_reader(name: str, newest: P
 
 
 def test_a_champion_of_the_future_is_refused(newest: Path) -> None:
-    """As what `--warm-start` makes its message of."""
+    """`--warm-start` turns this error into its message."""
     earlier.future_champion(newest / "champion")
     with pytest.raises(ValueError, match=f"a champion of version {FUTURE}, this program reads 1"):
         champion_file(newest / "champion")
@@ -460,7 +460,7 @@ def test_caches_of_the_future_are_made_again(newest: Path) -> None:
 
 
 def test_a_run_of_the_future_is_not_replaced(newest: Path) -> None:
-    """Also the whole command says so, and changes nothing; `--fresh` replaces it."""
+    """The whole command refuses it too and changes nothing. `--fresh` replaces it."""
     earlier.change_json(newest / "tuned" / "run.json", version=FUTURE)
     shutil.rmtree(newest / "cache")
     place = Place(newest)

@@ -1,4 +1,4 @@
-"""Checks that the table of formats is what is written, read, printed and documented."""
+"""Checks that the table of file formats agrees with writers, readers and documentation."""
 
 from __future__ import annotations
 

@@ -14,17 +14,19 @@ Modules = dict[Path, ast.Module]
 ROOT = Path(__file__).parents[1]
 LOCKS = ("requirements.lock", "requirements-dev.lock")
 FUNCTION_LEVEL_IMPORTS = 120
-"""In functions of the package, without the commands' (docs/decisions/imports.md); only falls."""
+"""Maximum number of imports inside functions of the package, not counting the commands
+(docs/decisions/imports.md). It may only be lowered."""
 SLOW = (
     "jax", "lightgbm", "matplotlib", "mlflow", "numba", "numpy", "onnx", "onnxruntime", "pandas",
     "prefect", "rich", "scipy", "sklearn", "tvm", "xgboost",
 )  # fmt: skip
 GUARDED = {"tilewright", "prefect", "mlflow", "typer", "rich", "matplotlib", "jinja2", "markupsafe"}
-"""Packages that import-linter keeps out of some rooms; it reads import statements."""
+"""Packages that import-linter keeps out of some folders. It sees import statements only, so these
+packages must not be loaded with `lazy_module`."""
 
 
 def committed_files() -> list[Path]:
-    """Text files of the project; of a checkout those that git knows."""
+    """Return the text files of the checkout that Git tracks."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -55,7 +57,7 @@ def test_the_development_lock_contains_the_other() -> None:
 
 
 def test_no_file_depends_on_where_it_was_written() -> None:
-    # Spelled apart, so that this file does not find itself.
+    # Split into parts, so that the test does not match its own source.
     banned = re.compile("|".join(["\\.\\./" + "shared", "/" + "work/", "/root/" + "\\."]))
     offenders = []
     for path in committed_files():
@@ -123,7 +125,7 @@ def test_lazy_modules_are_libraries_that_no_contract_is_about(modules: Modules) 
 
 @pytest.fixture(scope="module")
 def modules() -> Modules:
-    """The package's, each once: not those behind its links."""
+    """Return the parsed modules of the package, each once, without those behind links."""
     rooms = [ROOT / name for name in ("flows", "tasks", "models")]
     links = {ROOT / "tilewright" / room.name for room in rooms}
     return {
@@ -135,7 +137,7 @@ def modules() -> Modules:
 
 
 def _function_level_imports(module: ast.Module) -> set[int]:
-    """The lines of imports inside functions."""
+    """Return the line numbers of imports inside functions."""
     return {
         node.lineno
         for function in ast.walk(module)

@@ -1,4 +1,4 @@
-"""Checks that a library behind `lazy_module` is imported when it is first used, and not before."""
+"""Checks that a library behind `lazy_module` is imported on its first use, and not before."""
 
 from __future__ import annotations
 

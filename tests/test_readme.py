@@ -1,4 +1,4 @@
-"""Checks that the README is short, begins with what works, and that its `make` targets do."""
+"""Checks the README: it is short, begins with working commands, and its `make` targets exist."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_readme_has_the_two_commands_first() -> None:
 
 @pytest.mark.nightly(seconds=15)
 def test_make_tune_tunes(tmp_path: Path, prefect_server: Login) -> None:
-    """The same recipe on the smallest network: setting up is done, or this test would not run."""
+    """The recipe runs on the smallest network. Its set-up has already been done."""
     environment = os.environ | {"TILEWRIGHT_HOME": str(tmp_path / ".tilewright")}
     done = subprocess.run(
         ["make", "--no-print-directory", "tune", "NETWORK=digits_cnn", "TRIALS=8",

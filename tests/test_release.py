@@ -1,7 +1,7 @@
-"""Tests a release: a wheel and an sdist that install and run away from the checkout.
+"""Tests that the wheel and the sdist can be installed and run outside the checkout.
 
-`make release-check` runs all. `make test` leaves out those that install and run: kernels are
-compiled anew there, which takes minutes.
+`make release-check` runs all of these tests. `make test` skips those that install and run a
+package, because an installation compiles its kernels again, which takes minutes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` of an environment with the wheel, and the packages of this one."""
+    """Return the `bin` folder of an environment with the wheel and the current packages."""
     return _installed(wheel, tmp_path_factory.mktemp("site"))
 
 
@@ -67,7 +67,7 @@ def _installed(wheel: Path, folder: Path) -> Path:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """Somebody's project, whose folders have the names of our rooms."""
+    """Return a user's project whose folders have the same names as those of this package."""
     for room in ROOMS:
         (tmp_path / room).mkdir()
         (tmp_path / room / "__init__.py").write_text("raise ImportError('of the project')\n")

@@ -1,4 +1,4 @@
-"""Checks that what workers share is made once, and that a test marked `alone` is."""
+"""Tests `tests/sharing.py`: shared folders are made once, and tests marked `alone` run alone."""
 
 from __future__ import annotations
 
@@ -73,5 +73,5 @@ def test_one_alone_waits_for_those_at_work_and_is_not_overtaken(tmp_path: Path) 
         may_end.set()
         for item in last:
             item.result()
-    assert {*seen[:2]} == {"a begins", "b begins"}  # beside each other
+    assert {*seen[:2]} == {"a begins", "b begins"}  # both run at the same time
     assert seen[4:] == ["alone begins", "alone ends", "c begins", "c ends"]

@@ -1,4 +1,4 @@
-"""Checks what the site adds to its pages: links of texts from elsewhere, commands, examples."""
+"""Tests what the site generator adds to pages: rewritten links, command references, examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that TVM has what `tilewright.core.tvm_types` says of it: type checkers cannot see TVM."""
+"""Compares `tilewright.core.tvm_types` with TVM itself, which type checkers cannot read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.core import tvm_types
 
 
 def imported_names() -> list[tuple[str, str]]:
-    """The module and the name of each class of TVM that annotations may name."""
+    """Return module and name of each TVM class that annotations may use."""
     module = ast.parse(Path(tvm_types.__file__).read_text())
     (checked,) = (node for node in module.body if isinstance(node, ast.If))
     return [
@@ -32,7 +32,7 @@ def test_annotations_name_classes_of_tvm(module: str, name: str) -> None:
 
 
 def members(protocol: type) -> set[str]:
-    """The methods and properties that a protocol declares."""
+    """Return the methods and properties that a protocol declares."""
     return {
         name
         for base in protocol.__mro__
@@ -44,7 +44,7 @@ def members(protocol: type) -> set[str]:
 
 
 def examples() -> list[tuple[type, object]]:
-    """A protocol and a value that has it, for each protocol."""
+    """Return protocols, each with a value that implements it."""
     data = te.placeholder((4,), name="data")
     out = te.compute((4,), lambda i: data[i] + 1.0, name="out")
     function = te.create_prim_func([data, out])

@@ -1,4 +1,4 @@
-"""Checks that forked commands (`tests/warm.py`) find what those in a Python of their own find."""
+"""Checks that forked commands (`tests/warm.py`) see the libraries as a new Python does."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_prefect_and_mlflow_are_found_as_an_import_leaves_them(
     forked = warm.run([], place.folder, environment, 60, module=PROGRAM)
     assert forked.returncode == 0, forked.stderr
     document, imported = json.loads(forked.stdout), json.loads(alone.stdout)
-    # the first has more modules, with loggers and filters of their own
+    # the fork has more modules, which add loggers and filters
     assert set(imported.pop("warnings")) <= set(document.pop("warnings"))
     theirs, ours = imported.pop("loggers"), document.pop("loggers")
     for name, (filters, *others) in theirs.items():
@@ -53,7 +53,7 @@ def test_prefect_and_mlflow_are_found_as_an_import_leaves_them(
 
 @pytest.mark.slow(seconds=1)
 def test_a_fork_has_the_libraries_and_hides_two(tmp_path: Path) -> None:
-    """Nothing would fail without, but everything would take longer."""
+    """Without this, all tests would still pass but take longer."""
     program = (
         "import sys\n"
         "print('tests.preloaded' in sys.modules, 'tvm' in sys.modules, 'prefect' in sys.modules)\n"

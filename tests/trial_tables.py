@@ -1,4 +1,4 @@
-"""Reads and changes the trials of an output directory for tests."""
+"""Reads and changes the trials of an output directory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.search.trial_store import FILE, ROUNDS, RUNS, TRIALS, VALIDATION
 
 
 def frame(folder: Path) -> pd.DataFrame:
-    """The trials of an output directory; none where there is no database yet."""
+    """Return the trials of an output directory, or none if it has no database yet."""
     try:
         with read_store(folder) as store:
             return store.frame()
@@ -47,7 +47,7 @@ def tables(place: Path | TrialStore) -> dict[str, list[tuple[Any, ...]]]:
 
 
 def rows(folder: Path, query: str, *values: object) -> list[dict[str, Any]]:
-    """What SQL says of the trials of a folder that nobody works on. Changes are committed."""
+    """Run SQL on the trials of a folder that no process uses. Changes are committed."""
     with closing(sqlite3.connect(folder / FILE)) as connection:
         connection.row_factory = sqlite3.Row
         rows = [dict(row) for row in connection.execute(query, values)]

@@ -1,4 +1,4 @@
-"""Tunes a network in this process, without pictures."""
+"""Tunes a network in this process, without plots."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tilewright.tuning.outputs import Summary
 
 
 def tune_bare(**options: Any) -> Summary:
-    """What `summary.json` holds, by the fields of `TuningOptions`."""
+    """Tune with the given fields of `TuningOptions`. Return the content of `summary.json`."""
     return tune_options(TuningOptions.parse(**options))
 
 
 def tune_options(options: TuningOptions, emit: Listener = ignore) -> Summary:
-    """The same, by options; `emit` hears what happens."""
+    """Tune with the given options. Return the content of `summary.json`."""
     return tune_network(LocalRunner(emit), options).summary

@@ -1,13 +1,13 @@
-"""Runs `tilewright …` in a process of its own that need not import the libraries again.
+"""Runs `tilewright …` in a new process that does not have to import the libraries again.
 
-Half of what a short command costs is the import of libraries: TVM, numba, pandas, matplotlib. Here
-Python's fork server has them, and every command is a fork of it, with its own environment, folder,
-streams and signals. Nothing of ours that looks at the environment is imported beforehand. Prefect
-and MLflow, which do too, are kept out of sight, and look again when they are imported
-(`tests/preloaded.py`). Tests of how a command starts, of where it looks for modules and settings,
-and of limits to its memory start the installed script itself.
+Half of the time of a short command is spent on importing libraries such as TVM, numba, pandas and
+matplotlib. Here, Python's fork server imports them once, and every command is a fork of it with its
+own environment, working folder, streams and signals. No module of this project that reads the
+environment is imported beforehand. Prefect and MLflow read it too; they are loaded but hidden, and
+read the environment again when a command imports them (`tests/preloaded.py`). Tests of start-up, of
+the search for modules and settings, and of memory limits run the installed script instead.
 
-Servers that a command here starts (`python -m services.…`) are forks of the command in turn.
+Servers that a command starts here (`python -m services.…`) are forks of the command.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 TILEWRIGHT = Path(sys.executable).with_name("tilewright")
 
 LIBRARIES = (
-    "tilewright.targets",  # first: it says where compiled kernels lie, and numba asks for that once
+    "tilewright.targets",  # first: sets numba's cache folder, which numba reads once
     "numba", "pandas", "pyarrow.parquet", "scipy.stats", "scipy.optimize", "sklearn.preprocessing",
     "matplotlib.figure", "matplotlib.pyplot", "matplotlib.backends.backend_agg",
     "tvm", "tvm.relax", "tvm.relax.frontend.onnx", "onnx", "onnxruntime", "xgboost", "lightgbm",
@@ -47,9 +47,9 @@ _of_the_slow_half = ["tests.preloaded"]
 
 
 def expect_short_commands() -> None:
-    """Do not load Prefect in advance, because hardly a command of the quick tests needs it.
+    """Do not load Prefect in advance, because few commands of the quick tests need it.
 
-    Call it before the first command. It saves the seconds of loading in each worker.
+    Call this before the first command. It saves each worker some seconds.
     """
     _of_the_slow_half.clear()
 
@@ -63,9 +63,10 @@ def _server() -> ForkServerContext:
 
 @dataclass
 class Started:
-    """A command in the background.
+    """A command that runs in the background.
 
-    Offers what the tests use of `subprocess.Popen`, with the streams in files.
+    It has the parts of the interface of `subprocess.Popen` that the tests use. Its streams are
+    files.
     """
 
     args: list[str]
@@ -89,7 +90,11 @@ class Started:
             os.kill(self.pid, number)
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """What it wrote until its end. Raises `subprocess.TimeoutExpired`."""
+        """Wait for the command to end. Return its standard output and standard error.
+
+        Raises:
+            subprocess.TimeoutExpired: the command did not end in time.
+        """
         self._process.join(timeout)
         out, err = (Path(self._streams.name, name).read_text() for name in ("out", "err"))
         if self._process.exitcode is None:
@@ -105,7 +110,7 @@ def start(
     module: str = "",
     program: str = "",
 ) -> Started:
-    """The command, or `python -m module`, or `python -c program`."""
+    """Start the command with these arguments, `python -m module` or `python -c program`."""
     streams = TemporaryDirectory()
     for name in ("out", "err"):
         Path(streams.name, name).touch()
@@ -124,7 +129,11 @@ def run(
     module: str = "",
     program: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """As `start`, to its end. Raises `subprocess.TimeoutExpired`."""
+    """Start a command as `start` does, and wait for its end.
+
+    Raises:
+        subprocess.TimeoutExpired: the command did not end in time. It is killed.
+    """
     started = start(arguments, folder, environment, module=module, program=program)
     try:
         out, err = started.communicate(timeout)
@@ -144,7 +153,7 @@ def _command(
     module: str,
     program: str,
 ) -> None:
-    """What the installed script does, in the forked process."""
+    """Do the work of the installed script in the forked process."""
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
@@ -164,7 +173,7 @@ def _command(
     script.__file__ = str(TILEWRIGHT)
     sys.modules["__main__"] = script
     sys.argv = [str(TILEWRIGHT), *arguments]
-    sys.path[:1] = [str(TILEWRIGHT.parent), str(ROOT)]  # these sources, whichever are installed
+    sys.path[:1] = [str(TILEWRIGHT.parent), str(ROOT)]  # this checkout, not the installed package
     if module:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     elif program:
@@ -186,10 +195,10 @@ def _forked_or_executed(
     arguments: list[str], programs: Any, close: bool, kept: Sequence[int], folder: str | None,
     environment: list[bytes] | None, *others: Any,
 ) -> int:  # fmt: skip
-    """Replace the function with which `subprocess.Popen` starts a process.
+    """Start a process in place of the function that `subprocess.Popen` calls.
 
-    A module of `SERVERS` is run by a fork of this process, unless this process has loaded Prefect
-    for itself. Everything else is executed.
+    A module of `SERVERS` runs in a fork of this process, unless this process has imported Prefect
+    itself. Everything else is executed as a new program.
     """
     theirs = list(map(os.fsdecode, arguments[:3]))
     if theirs[:2] != [sys.executable, "-m"] or theirs[2] not in SERVERS or "prefect" in sys.modules:
@@ -222,7 +231,7 @@ def _forked_or_executed(
 
 
 def _module(name: str, arguments: list[str]) -> int:
-    """`python -m name`, in this process, to its end."""
+    """Run `python -m name` in this process until its end."""
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)

@@ -1,1 +1,1 @@
-"""Checks and times built networks: benchmarks of docs/evidence/artifacts.md."""
+"""Benchmarks that check and time built networks, for docs/evidence/artifacts.md."""

@@ -1,4 +1,4 @@
-"""Lists the cases to check: drawn networks, or model files with the numbers they must compute."""
+"""Test cases of built networks: random networks, or model files with their expected outputs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,15 @@ SAMPLES, INFERENCES = 16, 3
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A model with what goes in; `right` is what must come out, None where onnxruntime says it.
+    """A model with its inputs.
 
-    `samples` calibrate a float model.
+    Attributes:
+        title: seed or path of the model.
+        form: form of the network, such as float32 or a kind of quantisation.
+        model: the model.
+        feeds: inputs of each inference, arrays by name in the shapes of the inputs.
+        samples: calibration samples of a float model.
+        right: expected outputs of each inference. If None, they are computed by onnxruntime.
     """
 
     title: str
@@ -37,7 +43,7 @@ class Case:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A case on a machine."""
+    """The outcome of a case on a machine."""
 
     case: Case
     machine: Machine
@@ -45,12 +51,12 @@ class Result:
 
 
 def form_of(seed: int) -> Form:
-    """Seeds take the forms by turns."""
+    """Return the form of a seed's network. Consecutive seeds cycle through all forms."""
     return FORMS[seed % len(FORMS)]
 
 
 def drawn_case(seed: int, form: Form | None = None) -> Case:
-    """Draw the network of a seed, in its own form or in `form`.
+    """Generate the random network of a seed, in its own form or in `form`.
 
     Inputs and outputs are arrays in the shapes of the network's inputs and outputs.
 
@@ -70,9 +76,9 @@ def drawn_case(seed: int, form: Form | None = None) -> Case:
 def folder_cases(folder: Path) -> Iterator[Case]:
     """Yield a case for each ONNX file below a folder that has test vectors beside it.
 
-    Test vectors are `test_data_set_*/input_<i>.pb` and `output_<i>.pb`, or an NPZ file with the
-    name of the model, which holds arrays by the names and in the shapes of the inputs and, if it
-    has them, of the outputs.
+    Test vectors are either files `test_data_set_*/input_<i>.pb` and `output_<i>.pb`, or an NPZ file
+    with the name of the model. The NPZ file holds arrays by name, in the shapes of the inputs and,
+    if expected outputs are included, of the outputs.
     """
     for path in sorted(folder.rglob("*.onnx")):
         model = onnx.load(path)
@@ -85,12 +91,15 @@ def folder_cases(folder: Path) -> Iterator[Case]:
 
 
 def machines_of(seed: int, folder: Path) -> tuple[Machine, Machine]:
-    """Return the stock machine and a random one, whose specification is written to `folder`."""
+    """Return the stock machine and a random machine.
+
+    The specification of the random machine is written to `folder`.
+    """
     return Machine(STOCK, STOCK), drawn_machine(seed, folder)
 
 
 def run_case(case: Case, machine: Machine) -> Outcome:
-    """Build and check a case on a machine, with its inputs as arrays in the inputs' shapes."""
+    """Build and check a case on a machine, with the inputs in their ONNX shapes."""
     with tempfile.TemporaryDirectory() as folder:
         path = write_case(case, Path(folder))
         calibration = path.with_name("samples.npz")
@@ -101,10 +110,10 @@ def run_case(case: Case, machine: Machine) -> Outcome:
 
 
 def write_case(case: Case, folder: Path) -> Path:
-    """Write a model into a folder, with its inputs beside it, and return the model's path.
+    """Write a model and its inputs to a folder, and return the path of the model.
 
-    `input.npz` holds the first inference, in the inputs' shapes. A float model also gets
-    `samples.npz` for its calibration.
+    `input.npz` holds the inputs of the first inference. A float model also gets `samples.npz` for
+    its calibration.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.onnx"
@@ -155,19 +164,22 @@ def _read(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
 STOCK = "vta-pynq"
 _BATCHES = (0, 1, 2)
 _BLOCKS = ((4, 4), (3, 5), (4, 5), (5, 4), (3, 3))
-"""log2 of a block's channels, in and out."""
+"""log2 of the number of input and output channels of a block."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A target by what `--target` takes; `title` says what is drawn of it."""
+    """A target as `--target` names it, with a title that describes it in tables."""
 
     title: str
     target: str
 
 
 def drawn_machine(seed: int, folder: Path) -> Machine:
-    """One with 2 or 4 rows or other blocks than the stock one; its file is written to `folder`."""
+    """Return a random machine that differs from the stock one in its batch rows or its block size.
+
+    Its specification is written to `folder`.
+    """
     rng = np.random.default_rng([seed, 0x3A])
     batch, blocks = 0, _BLOCKS[0]
     while batch == 0 and blocks == _BLOCKS[0]:

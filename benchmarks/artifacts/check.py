@@ -1,4 +1,8 @@
-"""Checks one model on one accelerator: imported, built, run, verified and fused, or refused."""
+"""Builds a model for one accelerator, runs it, and compares its outputs with onnxruntime.
+
+The check also runs `verify` and builds the network with several fusion choices. A model that the
+build rejects with a reason is not a failure.
+"""
 
 from __future__ import annotations
 
@@ -33,26 +37,38 @@ from tilewright.targets.workload import Workload, canonical
 from tilewright.tuning.schedule_lookup import PickTable
 
 SECONDS = 120
-"""A check that takes longer hangs."""
+"""Time limit of a check in seconds. A check that takes longer is assumed to hang."""
 STEPS, ROUNDING, NUDGED, NUDGE = 1.0, 0.02, 4.0, 0.02
-"""A quantised network may be off by a step of its output, by so large a share of the norm, or by so
-many times what it makes in onnxruntime to add a `NUDGE` of a step wherever something is rounded:
-ties are rounded otherwise, and what follows multiplies that."""
+"""Accepted errors of a quantised network: `STEPS` quantisation steps of its output, the fraction
+`ROUNDING` of the output's norm, or `NUDGED` times the change in onnxruntime if `NUDGE` of a step is
+added to every quantised value. Ties may be rounded differently, and later layers amplify the
+difference."""
 STATED, SLACK = 2.0, 0.02
-"""A float network may be off by so many times the error that its build states, and as much more."""
+"""Accepted error of a float network, relative to the norm: `STATED` times the error that its build
+reports, plus `SLACK`."""
 
 Kind = Literal["agreed", "refused", "disagreed", "traceback"]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a model on a machine.
+    """Result of building and checking a model on a machine.
 
-    `said` is a refusal's message or a traceback's last line. `wrong` says what is not as it should
-    be, beside numbers; `silent` that numbers are wrong and nothing said so. `outputs` is the worst
-    difference of each; `stated` what the build says of it, as a share of the norm, and `noise` is
-    what rounding may do to each. `fused` are the modes of fusion that were compared, one of those
-    that fuse the same.
+    Attributes:
+        kind: "agreed", "refused", "disagreed" or "traceback".
+        stage: stage in which the check ended.
+        said: message of the rejection, or last line of the traceback.
+        trace: the traceback.
+        wrong: descriptions of findings other than wrong outputs.
+        silent: whether outputs are wrong and no command reported it.
+        outputs: largest difference of each output from the expected values.
+        stated: error of each output that the build reports, relative to the norm.
+        verified: whether `verify` passes; None if it was not run.
+        layers: number of layers on the accelerator.
+        islands: number of parts of the network that run on the CPU.
+        noise: relative change of each output that different rounding may cause.
+        fused: fusion modes that were compared; of modes that fuse the same operators, one is
+            listed.
     """
 
     kind: Kind
@@ -71,29 +87,29 @@ class Outcome:
 
     @property
     def is_defect(self) -> bool:
-        """Whether that is a defect, whatever else is said."""
+        """True if a command ended with a traceback, or if wrong outputs were not reported."""
         return self.kind == "traceback" or self.silent
 
     @property
     def refused_wrong_numbers(self) -> bool:
-        """Whether wrong numbers are why it is refused."""
+        """True if the build rejected the model because its outputs are wrong."""
         return self.kind == "refused" and " is off by " in self.said
 
     @property
     def reason(self) -> str:
-        """The message without names and figures: what refusals are counted by."""
+        """The message without names and numbers, for counting equal reasons of rejections."""
         plain = re.sub(r"'[^']*'", "'…'", self.said)
         return re.sub(r"\d[\d.,×x]*", "#", plain)[:160]
 
     def to_json(self) -> Json:
-        """As plain objects."""
+        """Return the outcome as a JSON object."""
         result: dict[str, Any] = asdict(self)
         return result
 
 
 @dataclass
 class _Stages:
-    """Where a check is, and what was found so far."""
+    """Progress of a check: the current stage, and the outcome so far."""
 
     stage: str = "reading"
     found: Outcome = field(default_factory=lambda: Outcome("agreed"))
@@ -110,10 +126,17 @@ def check_model(
     right: Sequence[Arrays] | None = None,
     calibration: Path | None = None,
 ) -> Outcome:
-    """Build the model of a file, run it, and classify the outcome.
+    """Build the model in a file for a target, run it, and classify the outcome.
 
-    `feeds` are the inputs of each inference, arrays in the shapes of the inputs. `right` holds the
-    expected outputs; the default is what onnxruntime computes.
+    Args:
+        path: path of the model.
+        target: name of the target.
+        feeds: inputs of each inference, arrays by name in the shapes of the inputs.
+        right: expected outputs of each inference. By default, they are computed by onnxruntime.
+        calibration: NPZ file with calibration samples, for a float model.
+
+    Returns:
+        The outcome.
     """
     stages = _Stages()
     try:
@@ -186,7 +209,7 @@ def _check(
 
 
 def as_rows(rows: Any) -> list[dict[str, Any]]:
-    """Return a list of a manifest as a list of dictionaries."""
+    """Convert a list in a manifest to a list of dictionaries."""
     return list(rows)
 
 
@@ -236,7 +259,7 @@ def _compare_workloads(
 def _find_unscheduled(
     wanted: Sequence[Workload], known: Sequence[Workload], blocks: Blocks
 ) -> list[str]:
-    """Return the wanted workloads for which `build --schedules` would find no schedule."""
+    """Return the wanted workloads for which `build --schedules` would not find a schedule."""
     table = PickTable(blocks)
     for item in known:
         table.add(item, Pick("", ()))
@@ -252,10 +275,10 @@ def _find_unscheduled(
 def _fuse(
     stages: _Stages, options: Any, feeds: Sequence[Arrays], made: Sequence[Arrays], out: Path
 ) -> None:
-    """Build the network with several fusion choices, and require the same numbers from each.
+    """Build the network with several fusion choices, and require the same outputs from each.
 
-    The choices are those of `tune --fusion` none, all and learned, with the schedules that are
-    estimated to be the best, and the opposite of each decision.
+    The choices are those of `tune --fusion` none, all and learned, and one that fuses every second
+    decision. The schedules are those with the best estimates.
     """
     from tilewright.fusion.decision import drop_unscheduled_labels, search_labellings
     from tilewright.fusion.evaluator import make_estimate_evaluator
@@ -282,7 +305,11 @@ def _fused_otherwise(
     options: Any, evaluation: Any, problem: Any, feeds: Sequence[Arrays], made: Sequence[Arrays],
     out: Path,
 ) -> str:  # fmt: skip
-    """Build a labelled network; return how its outputs differ from `made`, "" if they do not."""
+    """Build a network with given fusion labels, and compare its outputs with `made`.
+
+    Returns:
+        A description of the difference; "" if there is none.
+    """
     from tilewright.networks import artifact
     from tilewright.targets.registry import kind_of
 
@@ -300,9 +327,9 @@ def _fused_otherwise(
 
 
 def _same_values(before: Any, after: Any, *, exact: bool) -> bool:
-    """Compare two arrays bit by bit, or up to rounding unless `exact`.
+    """Compare two arrays bit by bit if `exact`, otherwise up to rounding.
 
-    Rounding differs where the CPU computes a part of the network, because its compiler may reorder
+    Rounding differs if the CPU computes a part of the network, because its compiler may reorder
     sums of floats.
     """
     if exact or before.dtype.kind != "f":
@@ -311,7 +338,7 @@ def _same_values(before: Any, after: Any, *, exact: bool) -> bool:
 
 
 def _in_its_types(artifact: Any, feed: Arrays) -> Arrays:
-    """Half floats as the wider ones that an artifact takes; anything else as it is."""
+    """Convert float16 inputs to the wider types that the artifact takes."""
     types = {value.name: value.dtype for value in artifact.inputs}
     return {
         name: array.astype(types[name]) if array.dtype == np.float16 and name in types else array
@@ -320,7 +347,7 @@ def _in_its_types(artifact: Any, feed: Arrays) -> Arrays:
 
 
 def _passes_verification(artifact: Any) -> bool:
-    """As `tilewright verify` has it: each layer, and the whole network on its samples."""
+    """Return whether each layer, and the whole network on its stored samples, is right."""
     whole = artifact.accuracy()
     layers = not any(check.wrong for check in artifact.verify())
     return layers and (whole is None or whole.is_right)
@@ -330,7 +357,7 @@ def _passes_verification(artifact: Any) -> bool:
 
 
 def _stated_errors(manifest: Any, model: onnx.ModelProto) -> tuple[float | None, ...]:
-    """Return the relative error that the build states per output; None where it states none."""
+    """Return the relative error of each output that the build reports; None if there is none."""
     errors = {row["name"]: row["relative"] for row in manifest["accuracy"]["outputs"]}
     return tuple(errors.get(info.name) for info in model.graph.output)
 
@@ -359,7 +386,10 @@ def _is_within(difference: Difference, stated: float | None, noise: float, *, ex
 
 
 def _noise(model: onnx.ModelProto, feeds: Sequence[Arrays]) -> tuple[float, ...]:
-    """By output, the larger difference that nudging either way makes."""
+    """Return the relative change of each output if all quantised values are shifted.
+
+    The shift is `NUDGE` steps, upwards or downwards; the larger of the two changes counts.
+    """
     plain = run_in_onnxruntime(model, feeds)
     both = [
         differences(model, plain, run_in_onnxruntime(perturb_quantisation(model, share), feeds))
@@ -374,7 +404,7 @@ def _names_a_cause(message: str) -> bool:
 
 @contextmanager
 def _time_limit() -> Iterator[None]:
-    """Raise `TimeoutError` in the body after `SECONDS`."""
+    """Raise `TimeoutError` within the context after `SECONDS`."""
 
     def stop(*_: object) -> None:
         raise TimeoutError(f"not finished within {SECONDS} s")

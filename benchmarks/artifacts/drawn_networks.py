@@ -1,4 +1,4 @@
-"""Draws small float networks: a seed makes one network, always the same."""
+"""Generates small random float networks. The same seed always gives the same network."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from benchmarks.artifacts.network_parts import Convolutions, FloatGraph, Shape, 
 
 STYLES = ("image",) * 8 + ("signal", "rows")
 SALT = 0x77
-"""Networks of one seed are the same in all programs, and others than a seed alone would draw."""
+"""Constant in the seed of the random generator. With it, a seed gives the same network in all
+programs, but a different one than a generator with the plain seed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """A float network; `macs` of one inference."""
+    """A random float network, with the number of multiply-accumulates of one inference."""
 
     seed: int
     style: str
@@ -27,7 +28,7 @@ class Drawn:
 
 
 def draw(seed: int) -> Drawn:
-    """Draw the network of a seed, with at most about 2 million multiply-accumulates."""
+    """Generate the network of a seed, with at most about 2 million multiply-accumulates."""
     net = FloatGraph(seed * 1000 + SALT)
     style = str(net.pick(STYLES))
     outputs = {"image": _image, "signal": _signal, "rows": _rows}[style](net)
@@ -54,7 +55,7 @@ def _rows(net: FloatGraph) -> list[Tensor]:
 
 
 def _body(net: FloatGraph, shape: Shape) -> list[Tensor]:
-    """Images, the last of which reads most of the others."""
+    """Generate the body of a network: a list of tensors, each computed from earlier ones."""
     body = [net.input(shape)]
     if net.chance(0.2):
         body.append(net.input(shape))
@@ -71,7 +72,7 @@ def _body(net: FloatGraph, shape: Shape) -> list[Tensor]:
 
 
 def _piece(net: FloatGraph, convolutions: Convolutions, tensors: list[Tensor]) -> Tensor | None:
-    """Of the last tensor, or of one of the three before."""
+    """Add a random operator that reads the last tensor or one of the three before it."""
     x = tensors[-1] if net.chance(0.75) else net.pick(tensors[-4:])
     same = [item for item in tensors if item.shape == x.shape]
     beside = [
@@ -116,13 +117,13 @@ def _piece(net: FloatGraph, convolutions: Convolutions, tensors: list[Tensor]) -
 
 
 def _after_convolution(net: FloatGraph, x: Tensor) -> Tensor:
-    """Draw what follows a convolution: a batch normalisation and an activation, or less."""
+    """Add a random selection of the operators that usually follow a convolution."""
     y = pieces.batch_norm(net, x) if net.chance(0.3) else x
     return pieces.activation(net, y) if net.chance(0.7) else y
 
 
 def _tail(net: FloatGraph, x: Tensor) -> Tensor:
-    """Draw the end of a network: the image itself, or matrix products of it."""
+    """Add the end of a network: nothing, or matrix products of the last image."""
     n, c, *sizes = x.shape
     kind = net.pick(["none", "none", "pooled", "pooled", "flat", "flat", "rows"])
     match kind:
@@ -139,7 +140,7 @@ def _tail(net: FloatGraph, x: Tensor) -> Tensor:
 
 
 def _products(net: FloatGraph, x: Tensor, count: int) -> Tensor:
-    """So many dense layers, with what is usual between them."""
+    """Add `count` dense layers, with random activations and shortcuts between them."""
     for place in range(count):
         y = pieces.dense(net, x)
         if y is None:
@@ -154,7 +155,7 @@ def _products(net: FloatGraph, x: Tensor, count: int) -> Tensor:
 
 
 def _outputs(net: FloatGraph, tensors: list[Tensor], last: Tensor) -> list[Tensor]:
-    """Choose the outputs: the last tensor and, one time in four, a tensor from the middle too."""
+    """Choose the outputs: the last tensor and, with probability 1/4, also an earlier tensor."""
     last = net.op("Identity", [last], last.shape) if last in net.inputs else last
     between = [item for item in tensors if item not in (*net.inputs, last)]
     if between and net.chance(0.25):

@@ -1,6 +1,6 @@
-"""Converts a float network to the forms in which users have it.
+"""Converts a float network to the forms in which users have models.
 
-It stays as it is, becomes half floats, or is quantised by onnxruntime in one of the usual ways.
+The forms are float32, float16, and the usual ways in which onnxruntime quantises a model.
 """
 
 from __future__ import annotations
@@ -27,11 +27,15 @@ FORMS: tuple[Form, ...] = (
 
 
 class NotDrawn(Exception):
-    """A form that onnxruntime does not make of a network."""
+    """Error: onnxruntime cannot convert a network to a form."""
 
 
 def feeds_of(model: onnx.ModelProto, count: int, seed: int) -> list[dict[str, NDArray[Any]]]:
-    """Draw standard normal inputs in the types and shapes of the model's inputs."""
+    """Draw standard normal inputs in the types and shapes of the model's inputs.
+
+    Returns:
+        `count` dictionaries of arrays by input name.
+    """
     rng = np.random.default_rng([seed, 0xFEED])
     return [
         {
@@ -51,13 +55,20 @@ def data_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 
 
 def convert_to_form(model: onnx.ModelProto, form: Form, samples: Sequence[Feed], seed: int) -> Any:
-    """Convert the float model to a form, as an `onnx.ModelProto`.
+    """Convert a float model to a form.
 
-    `samples` are arrays in the inputs' shapes; onnxruntime chooses the quantisation scales from
-    them.
+    Args:
+        model: the float model.
+        form: the form.
+        samples: arrays in the shapes of the inputs, from which onnxruntime chooses the quantisation
+            scales.
+        seed: seed of random choices.
+
+    Returns:
+        The model as an `onnx.ModelProto`.
 
     Raises:
-        NotDrawn: onnxruntime cannot quantise the model in that form.
+        NotDrawn: onnxruntime cannot quantise the model in this form.
     """
     if form == "float32":
         return model
@@ -105,7 +116,7 @@ def _quantised(
 
 
 class _Reader:
-    """What onnxruntime's calibrator reads samples from."""
+    """Data reader that gives the samples to onnxruntime's calibration."""
 
     def __init__(self, samples: Sequence[Feed]) -> None:
         self._left = list(samples)
@@ -138,7 +149,7 @@ def to_float16(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def use_power_of_two_scales(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Raise the scales of a symmetric QDQ model to powers of two, and adapt its integers."""
+    """Round the scales of a symmetric QDQ model up to powers of two, and adapt its integers."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     tensors = {tensor.name: tensor for tensor in made.graph.initializer}
@@ -177,7 +188,7 @@ def use_power_of_two_scales(model: onnx.ModelProto) -> onnx.ModelProto:
 def _biases(
     model: onnx.ModelProto, writers: Mapping[str, onnx.NodeProto]
 ) -> list[tuple[onnx.NodeProto, onnx.NodeProto, onnx.NodeProto]]:
-    """Return the DequantizeLinear nodes of each bias, and of the data and weights it belongs to."""
+    """Return the DequantizeLinear nodes of each bias, of its data and of its weights."""
     biases = []
     for node in model.graph.node:
         if node.op_type not in ("Conv", "Gemm") or len(node.input) < 3:

@@ -1,13 +1,17 @@
-"""Measures how long one image of a whole network takes on the simulated accelerator, in int8.
+"""Measures how long the simulated accelerator takes for one image of a whole int8 network.
 
     python -m benchmarks.artifacts.inference_time [resnet18 …] [--target vta-pynq] [--trials 0]
 
-Each network is built as `tilewright build` does (`--artifacts DIR` keeps the folders, and takes
-those that are there), then loaded and run in a process of its own, so that its memory is that of
-running alone. "load" is reading the folder, with all digests compared. "first" the first image,
-"warm" the best of five more. "peak" the largest resident size of the process. "GMAC/s" the
-network's multiply-accumulates over the warm time. Cycles are of the streams; beside them the sum of
-the layers, each by itself.
+Each network is built as `tilewright build` builds it. It is then loaded and run in a separate
+process, so that the memory is that of the run alone. With `--artifacts DIR`, the artifacts are kept
+in DIR, and existing ones are used. The columns of the table are:
+
+- load: seconds to read the folder, including the comparison of all digests;
+- first, warm: seconds of the first image, and the minimum over five more images;
+- GMAC/s: multiply-accumulates of the network per second of the warm time;
+- peak: the largest resident memory of the process;
+- stream, layers: simulated cycles of the command streams, and the sum of the cycles of all layers
+  if each runs alone.
 """
 
 from __future__ import annotations
@@ -47,7 +51,7 @@ print(json.dumps([loaded, seconds[0], min(seconds[1:]), peak]))
 
 
 def main() -> None:
-    """Print a table, a row a network."""
+    """Print a table with one row per network."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("networks", nargs="*", default=["resnet18", "mobilenet_v1", "digits_cnn"])
     parser.add_argument("--target", default="vta-pynq")
@@ -63,7 +67,7 @@ def main() -> None:
 
 
 def row(network: str, folder: Path, target: str, trials: int) -> str:
-    """One network's line of the table."""
+    """Build a network if necessary, time it, and return its row of the table."""
     if not (folder / "manifest.json").exists():
         from tilewright.flows.build import build_artifact
         from tilewright.search import LocalRunner

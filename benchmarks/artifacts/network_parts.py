@@ -1,4 +1,4 @@
-"""Draws the parts of small float networks: ONNX operators on tensors of known shapes."""
+"""Parts of small random float networks: ONNX operators on tensors of known shapes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor by name; its shape in elements, batch first."""
+    """Name and shape of a tensor. The batch is the first axis."""
 
     name: str
     shape: Shape
 
 
 class FloatGraph:
-    """Nodes and constants so far.
+    """A random float network under construction.
 
-    `rng` draws whatever is drawn; `macs` are those of one inference.
+    Attributes:
+        rng: random generator of all random choices.
+        opset: ONNX opset of the network.
+        macs: multiply-accumulates of one inference so far.
+        inputs: inputs of the network so far.
     """
 
     def __init__(self, seed: int) -> None:
@@ -52,23 +56,23 @@ class FloatGraph:
     def weight(self, shape: Shape, reads: int) -> str:
         """Add random weights of a product that sums `reads` values, and return their name.
 
-        Their standard deviation is 1/√reads, so that results are as large as the data.
+        Their standard deviation is 1/√reads, so that the results are as large as the data.
         """
         return self.constant(self.normal(shape) / np.float32(math.sqrt(reads)))
 
     def normal(self, shape: Shape) -> NDArray[np.float32]:
-        """Draw standard normal values of a shape."""
+        """Draw standard normal values in the given shape."""
         return self.rng.standard_normal(shape, dtype=np.float32)
 
     def op(self, kind: str, reads: Sequence[Tensor | str], shape: Shape, **given: Any) -> Tensor:
-        """Add a node with one result of shape `shape`."""
+        """Add a node with a single output of shape `shape`, and return the output."""
         name = f"{kind.lower()}{len(self._nodes)}"
         inputs = [read if isinstance(read, str) else read.name for read in reads]
         self._nodes.append(helper.make_node(kind, inputs, [f"{name}_y"], name=name, **given))
         return Tensor(f"{name}_y", shape)
 
     def pick(self, values: Sequence[Any]) -> Any:
-        """One of them, each as likely."""
+        """Return one of the values. All values have the same probability."""
         return values[int(self.rng.integers(len(values)))]
 
     def chance(self, share: float) -> bool:
@@ -76,7 +80,7 @@ class FloatGraph:
         return bool(self.rng.random() < share)
 
     def model(self, outputs: Sequence[Tensor]) -> onnx.ModelProto:
-        """Return the finished model, which the ONNX checker accepts."""
+        """Return the finished model, after checking it with the ONNX checker."""
         graph = helper.make_graph(
             self._nodes, "drawn", [_info(input_) for input_ in self.inputs],
             [_info(output) for output in outputs], self._constants,
@@ -92,12 +96,12 @@ def _info(tensor: Tensor) -> onnx.ValueInfoProto:
 
 
 MOST_MACS = 1_500_000
-"""Of a whole network."""
+"""Maximum number of multiply-accumulates of convolutions and products in a network."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """ONNX's attributes of a sliding window, and the size of what it makes of each dimension."""
+    """ONNX attributes of a sliding window, and the resulting size of each axis."""
 
     attributes: dict[str, Any]
     results: Shape
@@ -158,14 +162,14 @@ def draw_window(net: FloatGraph, sizes: Shape, *, pool: bool) -> Window | None:
 
 
 def _draw_per_axis(net: FloatGraph, rank: int, values: list[int]) -> Shape:
-    """One for all dimensions, seldom one each."""
+    """Draw a value for each axis; usually the same value for all axes."""
     if net.chance(0.2):
         return tuple(int(net.pick(values)) for _ in range(rank))
     return (int(net.pick(values)),) * rank
 
 
 class Convolutions:
-    """Draws convolutions of one network, some of which share their weights."""
+    """Adds random convolutions to one network. Some of them share their weights."""
 
     def __init__(self, net: FloatGraph) -> None:
         self.net = net
@@ -174,7 +178,7 @@ class Convolutions:
     def conv(self, x: Tensor, channels: int | None = None) -> Tensor | None:
         """Add a grouped, depthwise or plain convolution; None if it does not fit or is too large.
 
-        With `channels`, the result has that many channels and the size of `x`.
+        With `channels`, the result has this number of channels and the spatial size of `x`.
         """
         net, (n, c, *sizes) = self.net, x.shape
         if channels is None:
@@ -244,7 +248,7 @@ def pool(net: FloatGraph, x: Tensor) -> Tensor | None:
 
 
 def activation(net: FloatGraph, x: Tensor) -> Tensor:
-    """One of the usual ones, as exporters write it."""
+    """Add one of the usual activation functions, in a form that exporters write."""
     kind = net.pick(
         ["Relu"] * 6
         + ["relu6"] * 3
@@ -269,7 +273,7 @@ def activation(net: FloatGraph, x: Tensor) -> Tensor:
 
 
 def batch_norm(net: FloatGraph, x: Tensor) -> Tensor:
-    """As inference runs it; some of its gains are negative."""
+    """Add a batch normalisation in inference mode. Some of its scales are negative."""
     c = x.shape[1]
     gain, shift, mean = (net.normal((c,)) for _ in range(3))
     signs = np.sign(gain) if net.chance(0.3) else np.ones(c)
@@ -287,7 +291,7 @@ def add_constant(net: FloatGraph, x: Tensor) -> Tensor:
 
 
 def scaled(net: FloatGraph, x: Tensor) -> Tensor:
-    """By one constant, or one a channel."""
+    """Multiply `x` by one random constant, or by one constant per channel."""
     c, ones = x.shape[1], (1,) * (len(x.shape) - 2)
     shape = net.pick([(), (1, c, *ones)])
     return net.op("Mul", [x, net.constant(net.normal(shape))], x.shape)
@@ -303,7 +307,7 @@ def slice_channels(net: FloatGraph, x: Tensor) -> Tensor:
 
 
 def crop(net: FloatGraph, x: Tensor) -> Tensor:
-    """Without the pixels of one side."""
+    """Remove the first row of pixels (the first index of axis 2) with a Slice."""
     size = x.shape[2]
     if size < 2:
         return x
@@ -312,7 +316,7 @@ def crop(net: FloatGraph, x: Tensor) -> Tensor:
 
 
 def pad(net: FloatGraph, x: Tensor) -> Tensor:
-    """With zeros around it, by an operator of its own."""
+    """Pad `x` with zeros by a separate Pad operator."""
     rank = len(x.shape) - 2
     begin, end = ([int(net.rng.integers(0, 2)) for _ in range(rank)] for _ in range(2))
     pads = net.constant(np.array([0, 0, *begin, 0, 0, *end], np.int64))
@@ -321,7 +325,7 @@ def pad(net: FloatGraph, x: Tensor) -> Tensor:
 
 
 def gated(net: FloatGraph, x: Tensor) -> Tensor:
-    """Squeeze and excite: channels times what a product makes of their averages."""
+    """Add a squeeze-and-excite block: scale the channels by a function of their averages."""
     n, c, *sizes = x.shape
     ones = tuple(1 for _ in sizes)
     mean = net.op("GlobalAveragePool", [x], (n, c, *ones))
@@ -332,7 +336,7 @@ def gated(net: FloatGraph, x: Tensor) -> Tensor:
 
 
 def transposed(net: FloatGraph, x: Tensor) -> Tensor:
-    """Height and width exchanged; or channels last, a softmax, and first again."""
+    """Exchange height and width, or move the channels last and back, with a softmax in between."""
     n, c, *sizes = x.shape
     if len(sizes) != 2:
         return x
@@ -344,7 +348,7 @@ def transposed(net: FloatGraph, x: Tensor) -> Tensor:
 
 
 def shuffle_channels(net: FloatGraph, x: Tensor) -> Tensor:
-    """Channels of two halves by turns, as ShuffleNet has it."""
+    """Interleave the channels of the two halves, as ShuffleNet does."""
     n, c, *sizes = x.shape
     if c % 2 or len(sizes) != 2:
         return x
@@ -354,7 +358,7 @@ def shuffle_channels(net: FloatGraph, x: Tensor) -> Tensor:
 
 
 def reshape(net: FloatGraph, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """In another shape, one of whose sizes the operator may have to find out."""
+    """Reshape `x`. Sometimes one size is -1, so that the operator has to infer it."""
     wanted = np.array(shape, np.int64)
     if net.chance(0.5):
         wanted[int(net.rng.integers(len(shape)))] = -1
@@ -362,7 +366,7 @@ def reshape(net: FloatGraph, x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def flat(net: FloatGraph, x: Tensor) -> Tensor:
-    """(n, everything else)."""
+    """Flatten `x` to the shape (n, all other axes)."""
     n, rest = x.shape[0], math.prod(x.shape[1:])
     if net.chance(0.5):
         return net.op("Flatten", [x], (n, rest))
@@ -390,7 +394,7 @@ def dense(net: FloatGraph, x: Tensor) -> Tensor | None:
 
 
 def attention(net: FloatGraph, x: Tensor) -> Tensor | None:
-    """One head over rows (n, rows, channels); None where it is too large."""
+    """Add an attention head over `x`, of shape (n, rows, channels); None if it is too large."""
     n, rows = x.shape[:2]
     made = [dense(net, x) for _ in range(3)]
     if any(item is None for item in made) or len({item.shape for item in made if item}) > 1:

@@ -1,20 +1,27 @@
-"""Checks that each build computes what onnxruntime computes, or is refused with a cause.
+"""Checks that each built network computes what onnxruntime computes, or is rejected with a reason.
 
     python -m benchmarks.artifacts.networks_agree --count 300 --seed 0 --json FILE
     python -m benchmarks.artifacts.networks_agree --only 17 --keep DIR  # one network, written down
     python -m benchmarks.artifacts.networks_agree --folder DIR          # your models, with vectors
 
-Seeds draw small networks, each in one of eight forms: float32, float16, and six ways in which
-onnxruntime quantises. Each is imported, built without trials, loaded and run for `vta-pynq` and for
-a drawn machine. What is compared: the workloads that `inspect`, `tune` and `build` find. Outputs
-with onnxruntime's. Outputs with what `tune --fusion` none, all and learned would fuse, and with
-every other choice, with those of the build; and whether `verify` says the same of them.
+Each seed gives a small random network in one of eight forms: float32, float16, and six ways in
+which onnxruntime quantises. Each network is imported, built without trials, loaded and run, once
+for `vta-pynq` and once for a random machine. These results are compared:
 
-A float network may be off by twice the error that its build states. A quantised one may be off by a
-step of its output, by 2 % of the norm, or by four times what it makes in onnxruntime to add 2 % of
-a step wherever something is rounded. *Silent* are other numbers that nothing refuses; *of them
-wrong* are refusals of numbers that a build found wrong itself. The exit status is 1 where anything
-is silent, and where anything but a refusal ends a command.
+- the workloads that `inspect`, `tune` and `build` find;
+- the outputs of the build with the outputs of onnxruntime;
+- the outputs of the build with the outputs of other fusion choices: those of `tune --fusion` none,
+  all and learned, and one that fuses every other pair of operators;
+- the result of `verify` with these comparisons.
+
+The error of a float network, relative to the norm of the output, may be twice the error that its
+build reports, plus 2 %. The error of a quantised network may be one quantisation step of the
+output, 2 % of the norm of the output, or four times the change that onnxruntime shows if 2 % of a
+step is added to every quantised value.
+
+In the table, *silent* counts networks with wrong outputs that no command rejected. *of them wrong*
+counts rejected networks whose outputs the build itself found to be wrong. The exit status is 1 if a
+network is silent, or if a command ends with a traceback.
 """
 
 from __future__ import annotations
@@ -47,7 +54,10 @@ from benchmarks.artifacts.forms import FORMS, NotDrawn
 
 
 def main() -> None:
-    """Print a table, a row a form and machine, and what fails; exit with 1 if anything does."""
+    """Check all cases, print a table with one row per form and machine, and print all failures.
+
+    The exit status is 1 if a network is silent or a command ends with a traceback.
+    """
     options = _options()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)  # onnxruntime's quantiser advises at length
@@ -101,7 +111,7 @@ def _cases(options: argparse.Namespace, missing: Counter[str]) -> Iterator[tuple
 
 
 def show(results: Sequence[Result], missing: Counter[str]) -> None:
-    """Print the table of outcomes, why networks were refused, and what failed."""
+    """Print the table of outcomes, the reasons of rejections, and the failures."""
     console = Console(width=160)
     table = Table(title="networks on machines")
     columns = (
@@ -133,7 +143,7 @@ def show(results: Sequence[Result], missing: Counter[str]) -> None:
 
 
 def _say(result: Result) -> None:
-    """Print a line about a result that is not as it should be."""
+    """Print a line about a result that is not as expected."""
     out = result.outcome
     if out.kind == "agreed" or (
         out.kind == "refused" and not out.wrong and not out.refused_wrong_numbers
@@ -155,7 +165,7 @@ def _is_worth_keeping(result: Result) -> bool:
 
 
 def _keep(result: Result, folder: Path) -> None:
-    """Write the model, an input, the machine and the outcome into a folder of their own."""
+    """Write the model, an input, the machine and the outcome to a separate folder."""
     name = f"{Path(result.case.title).stem}-{result.case.form}-{result.machine.title}"
     write_case(result.case, folder / name)
     (folder / name / "outcome.json").write_text(json.dumps(_row(result), indent=1) + "\n")

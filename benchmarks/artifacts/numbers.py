@@ -1,4 +1,4 @@
-"""Computes a model with onnxruntime, and measures how far other numbers are from that."""
+"""Runs a model in onnxruntime, and measures how far other outputs are from its outputs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MOVES = ("Reshape", "Flatten", "Transpose", "Identity", "Squeeze", "Unsqueeze",
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference between computed and correct values of one output, over all inferences.
+    """Difference between computed and expected values of one output, over all inferences.
 
-    Holds the norm of the difference relative to the norm of the correct values and, for an output
-    with a quantisation step, the largest difference in steps.
+    It holds the norm of the difference relative to the norm of the expected values and, for an
+    output with a quantisation step, the largest difference in steps.
     """
 
     output: str
@@ -34,8 +34,12 @@ def run_in_onnxruntime(
 ) -> list[dict[str, NDArray[Any]]]:
     """Run the model in onnxruntime without optimisations.
 
+    Args:
+        model: the model.
+        feeds: inputs of each inference by name.
+
     Returns:
-        The outputs of each inference by name, in their shapes.
+        The outputs of each inference by name, in their ONNX shapes.
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -55,9 +59,9 @@ def run_in_onnxruntime(
 
 
 def perturb_quantisation(model: onnx.ModelProto, share: float) -> onnx.ModelProto:
-    """Add the fraction `share` of a step to everything that the model quantises.
+    """Return a model that adds the fraction `share` of a step to every value that it quantises.
 
-    The outputs then show how much a difference of rounding changes them.
+    The change of its outputs shows how sensitive they are to a difference of rounding.
     """
     made = onnx.ModelProto()
     made.CopyFrom(model)
@@ -85,7 +89,10 @@ def perturb_quantisation(model: onnx.ModelProto, share: float) -> onnx.ModelProt
 def differences(
     model: onnx.ModelProto, right: Sequence[Arrays], arrayss: Sequence[Arrays]
 ) -> list[Difference]:
-    """Output by output, in the model's order. NaNs and shapes that differ are infinitely far."""
+    """Return the difference of each output, in the order of the model's outputs.
+
+    Outputs with NaNs or with different shapes or types have an infinite difference.
+    """
     made = []
     for info in model.graph.output:
         pairs = [(r[info.name], f[info.name]) for r, f in zip(right, arrayss, strict=True)]
@@ -97,7 +104,7 @@ def differences(
 
 
 def step_of(model: onnx.ModelProto, output: str) -> float | None:
-    """Return the quantisation step of an output; None if the output is no quantised tensor."""
+    """Return the quantisation step of an output, or None if the output is not quantised."""
     writers = {name: node for node in model.graph.node for name in node.output}
     node = writers.get(output)
     while node is not None and node.op_type in _MOVES:
@@ -112,7 +119,10 @@ def step_of(model: onnx.ModelProto, output: str) -> float | None:
 
 
 def _stack_inferences(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """All inferences as one array; as they are where their shapes differ, which is wrong anyhow."""
+    """Stack an output of all inferences; return an empty array if the shapes differ.
+
+    An empty array never has the expected shape, so different shapes count as an error.
+    """
     return np.stack(arrays) if len({array.shape for array in arrays}) == 1 else np.zeros(0)
 
 

@@ -1,4 +1,4 @@
-"""Shrinks a failing model to the smallest part that fails as the whole does."""
+"""Reduces a model that fails a check to the smallest part that still fails."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from benchmarks.artifacts.forms import feeds_of
 from benchmarks.artifacts.numbers import run_in_onnxruntime
 
 MOST = 60
-"""Parts that are tried."""
+"""Maximum number of parts that are tried."""
 
 
 def shrink_case(case: Case, fails: Callable[[Case], bool]) -> Case:
-    """Reduce a case to the fewest nodes with which it still `fails`.
+    """Reduce a case to a smaller part of the model for which `fails` still returns True.
 
-    Parts that end earlier are tried first, then parts that begin later. A part begins and ends at
-    float tensors only, and keeps its shapes.
+    The part is first shortened at the end and then at the beginning. Parts begin and end at float
+    tensors only, and keep the shapes of their tensors. At most `MOST` parts are tried.
     """
     left = [MOST]
     for parts in (_beginnings, _ends):
@@ -35,13 +35,13 @@ def shrink_case(case: Case, fails: Callable[[Case], bool]) -> Case:
 
 
 def _beginnings(case: Case) -> Iterator[Case]:
-    """Parts from the inputs to one tensor, the least first."""
+    """Yield parts from the inputs to one tensor, the smallest part first."""
     inputs = [info.name for info in case.model.graph.input]
     yield from _parts(case, [(inputs, [name]) for name in _floats(case.model)])
 
 
 def _ends(case: Case) -> Iterator[Case]:
-    """Parts from one tensor to the outputs, the least first."""
+    """Yield parts from one tensor to the outputs, the smallest part first."""
     outputs = [info.name for info in case.model.graph.output]
     names = [name for name in reversed(_floats(case.model)) if name not in outputs]
     yield from _parts(case, [([name], outputs) for name in names])
@@ -65,7 +65,7 @@ def _parts(case: Case, borders: list[tuple[list[str], list[str]]]) -> Iterator[C
 
 
 def _floats(model: onnx.ModelProto) -> list[str]:
-    """Float tensors in the order in which they are computed, those of constants left out."""
+    """Return the float tensors in the order of their computation, without constants."""
     constant = {tensor.name for tensor in model.graph.initializer}
     made = []
     for node in model.graph.node:

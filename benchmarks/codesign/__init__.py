@@ -1,4 +1,4 @@
-"""Compares searches over hardware and schedules, and solves small problems exactly.
+"""Benchmarks that compare co-design searches, and solve small co-design problems exactly.
 
-These are the benchmarks of the pages docs/evidence/codesign*.md.
+Their results are on the pages docs/evidence/codesign*.md.
 """

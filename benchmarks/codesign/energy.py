@@ -1,13 +1,18 @@
-"""Compares searches that minimise energy with searches by latency that choose by it at the end.
+"""Compares searches that minimise energy with searches that minimise latency.
 
     python -m benchmarks.codesign.energy --out built/codesign_energy.parquet
     python -m benchmarks.codesign.energy --redraw benchmarks/rows/codesign-energy.parquet
 
-The machines are those of a truth (`benchmarks.codesign.truth`, that of the tests unless another is
-given). For each objective beside area, a method searches by it, and by latency. Of either, all that
-was measured is judged by the objective, with the same seeds and as many measurements. Printed are
-ratios of hypervolume and of the best machine's energy or energy-delay product. Intervals are over
-seeds, drawn in pairs, as there is one set of networks.
+The benchmark asks whether a search needs energy as its objective, or whether it is enough to search
+by latency and to choose the design with the least energy among the measured ones at the end. The
+objectives besides chip area are energy and the energy-delay product. For each of them, each method
+searches once by this objective and once by latency, with the same seeds and number of measurements.
+All measured designs of both searches are then evaluated by the objective.
+
+The table has ratios (search by the objective over search by latency) of the hypervolume and of the
+best machine's objective. The confidence intervals resample seeds in pairs, because there is a
+single set of networks. The machines are those of an exactly solved problem
+(`benchmarks.codesign.truth`), by default the one of the tests.
 """
 
 from __future__ import annotations
@@ -44,14 +49,20 @@ def main(
     ] = "ours;nsga2",
     seeds: Seeds = 10,
     trials: Annotated[int, typer.Option(help="Measurements per run.")] = 200,
-    truth: Annotated[Path, typer.Option(help="Base machine of the search.")] = TRUTH,
+    truth: Annotated[
+        Path,
+        typer.Option(help="Folder with the exact Pareto front, from benchmarks.codesign.truth."),
+    ] = TRUTH,
     out: Annotated[
         Path,
         typer.Option(help="Parquet file for the rows; runs that it contains are not repeated."),
     ] = Path("built/codesign_energy.parquet"),
     redraw: Redraw = None,
 ) -> None:
-    """Run what the file lacks, write it after each run, print the ratios."""
+    """Make the runs that are missing in the file, and print the ratios.
+
+    The file is written after each run.
+    """
     if redraw is not None:
         print(table(pd.read_parquet(redraw)))
         return
@@ -82,9 +93,9 @@ def _problem(truth: Truth, networks: tuple[str, ...]) -> CodesignProblem:
 def _run(
     problem: CodesignProblem, entry: str, seed: int, trials: int, drive: Objective
 ) -> list[dict[str, object]]:
-    """Run a search and return one row per objective that it is judged by.
+    """Run a search and return one row per objective that evaluates the search.
 
-    A search that minimises latency is judged by all objectives, any other by its own objective.
+    A search by latency is evaluated by all objectives, any other search by its own objective.
     """
     evaluator = BudgetedEvaluator(trials, objective=drive)
     with suppress(BudgetSpent):
@@ -101,7 +112,10 @@ def _run(
 
 
 def ratios(frame: pd.DataFrame) -> dict[tuple[str, str, str, str], Interval]:
-    """Figures of driving over those of choosing, by networks, entry, objective and figure."""
+    """Return the results of searching by the objective relative to searching by latency.
+
+    The keys are networks, entry (a method with its options), objective and figure.
+    """
     result = {}
     for key, group in frame.groupby(["networks", "entry", "objective"], sort=False):
         networks, entry, objective = (str(part) for part in key)
@@ -114,7 +128,7 @@ def ratios(frame: pd.DataFrame) -> dict[tuple[str, str, str, str], Interval]:
 
 
 def _ratio(driven: Floats, chosen: Floats) -> Floats:
-    """Geometric mean over runs, arrays (..., 1, runs)."""
+    """Return the geometric mean of the ratios over runs. Arrays have the shape (..., 1, runs)."""
     return np.asarray(np.exp(np.log(driven / chosen).mean(axis=(-2, -1))))
 
 

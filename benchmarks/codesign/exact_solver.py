@@ -1,10 +1,11 @@
-"""Solves hardware and schedules: each layer's fastest schedule found on each machine, and a bound.
+"""Finds the fastest schedule of each layer on each machine, with a proof or a lower bound.
 
-Of a space of schedules those are simulated whose estimates are lowest. Then come those whose bound
-(what a program takes at least, known without compiling it) lies below the fastest so far. They come
-by turns, the ones with the lowest bounds and with the lowest estimates. Where none is left, the
-fastest is the optimum, by proof; else the lowest bound that is left bounds it. So the truth is
-known both ways: `best_cycles` is reached, and nothing is below `bound_cycles`.
+For each layer, the schedules with the lowest estimates are simulated first. Further schedules are
+simulated if their lower bound, which is known without compiling, is below the fastest cycles so
+far. The solver alternates between the lowest bounds and the lowest estimates. If no such schedule
+is left, the fastest one is proven to be optimal. Otherwise, the lowest bound among the remaining
+schedules is a lower bound of the optimum. So `best_cycles` is always reached by a schedule, and no
+schedule takes fewer than `bound_cycles`.
 """
 
 from __future__ import annotations
@@ -32,21 +33,22 @@ from tilewright.targets.registry import make_target
 from tilewright.targets.workload import Workload
 
 PART = 8
-"""Machines that are solved between two looks at what is there."""
+"""Number of machines per part of a truth. A part is the unit that is stored and resumed."""
 _BATCH, _MANY = 32, 1024
 
 
 class TruthError(TilewrightError):
-    """A truth that cannot be made, or a folder that holds something else."""
+    """Error: a problem cannot be solved exactly, or a folder contains something else."""
 
 
 @dataclass(frozen=True)
 class TruthOptions:
-    """Options of an exact solution: the problem, and the effort per layer.
+    """Options of an exact solution: the co-design problem, and the effort per layer.
 
-    The problem is a set of networks on machines around `base` within `bounds` and an area, as in
-    `HardwareSpace`. Per layer, the `near` schedules with the lowest estimates are simulated, then
-    at most `proofs` more, until the best schedule is within the fraction `gap` of the bound.
+    The problem is a set of networks on machines around `base` within `bounds` and a maximum area,
+    as in `HardwareSpace`. Per layer, the `near` schedules with the lowest estimates are simulated,
+    and then at most `proofs` more, until the best schedule is within the fraction `gap` of the
+    bound.
     """
 
     networks: tuple[str, ...]
@@ -74,7 +76,7 @@ class TruthOptions:
         return problem
 
     def to_json(self) -> dict[str, Json]:
-        """As JSON."""
+        """Return the options as a JSON object."""
         result: dict[str, Json] = asdict(self)
         return result | {
             "networks": list(self.networks), "bounds": [list(bound) for bound in self.bounds]
@@ -103,10 +105,14 @@ class TruthOptions:
 
 @dataclass(frozen=True)
 class Solved:
-    """A layer on a machine.
+    """Solution of a layer on a machine.
 
-    Cycles are -1 where no schedule was found, `config` its flat index; `schedules` may fit the
-    scratchpads, `tried` of them were simulated.
+    Attributes:
+        best_cycles: cycles of the fastest schedule found; -1 if no schedule was found.
+        bound_cycles: lower bound of the cycles of all schedules; -1 if there is no schedule.
+        config: flat index of the fastest schedule; -1 if no schedule was found.
+        schedules: number of schedules that may fit the scratchpads.
+        tried: number of schedules that were simulated.
     """
 
     best_cycles: int
@@ -117,7 +123,7 @@ class Solved:
 
     @property
     def exact(self) -> bool:
-        """Whether the best is proven to be the optimum."""
+        """True if the fastest schedule is proven to be optimal."""
         return self.best_cycles == self.bound_cycles
 
 
@@ -125,7 +131,8 @@ def solve(target: Target, workload: Workload, options: TruthOptions) -> Solved:
     """Find the fastest schedule of a layer on a machine, and a lower bound of all schedules.
 
     Raises:
-        TruthError: the target bounds no schedules, or cannot measure in one pass.
+        TruthError: the target has no bounds of schedules, or cannot compile and measure in one
+            step.
     """
     search = _Search(target, workload)
     search.simulate(search.left(search.by_estimate)[: options.near])
@@ -151,7 +158,7 @@ def solve(target: Target, workload: Workload, options: TruthOptions) -> Solved:
 
 
 class _Search:
-    """Branch and bound over the schedules of a layer that may fit."""
+    """Branch and bound over the schedules of a layer that may fit the scratchpads."""
 
     def __init__(self, target: Target, workload: Workload) -> None:
         bounds, once = capability(target, Bounds), capability(target, MeasuresInOnePass)
@@ -175,7 +182,10 @@ class _Search:
 
     @cached_property
     def by_estimate(self) -> NDArray[np.int64]:
-        """Rows by ascending estimate, shape (rows,); what probably does not compile last."""
+        """Rows by ascending estimate, shape (rows,).
+
+        Schedules that probably do not compile come last.
+        """
         return np.lexsort((self._bounds, self._estimate, self._unlikely))
 
     @cached_property
@@ -184,17 +194,17 @@ class _Search:
         return np.lexsort((self._estimate, self._bounds))
 
     def left(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of rows (n,) that are not tried and may be faster than the best."""
+        """Return the given rows that are not simulated yet and may be faster than the best one."""
         return rows[self._open[rows] & (self._bounds[rows] < self.best)]
 
     @property
     def bound(self) -> float:
-        """What no schedule beats; infinite if there is none."""
+        """Lower bound of the cycles of all schedules; infinite if there is no schedule."""
         lowest = self._bounds[self._open]
         return float(min(lowest.min(initial=np.inf), self.best))
 
     def simulate(self, rows: NDArray[np.int64]) -> None:
-        """Measure schedules."""
+        """Compile and simulate the schedules in the given rows."""
         if not len(rows):
             return
         _, measured = self._once.lower_and_measure(self._workload, self._configs[rows])
@@ -220,7 +230,7 @@ def rows_of(problem: CodesignProblem, machine: int, options: TruthOptions) -> Li
     """Solve each layer of a machine, and return one row per layer, by column.
 
     Raises:
-        TruthError: as `solve`.
+        TruthError: see `solve`.
     """
     design = problem.design(machine)
     rows: list[Mapping[str, object]] = []
@@ -249,7 +259,7 @@ def _machine_columns(problem: CodesignProblem, design: Design) -> dict[str, obje
 
 
 def parts_of(problem: CodesignProblem) -> Iterator[range]:
-    """Yield the machines of each part, as rows of `problem.hardware.points`."""
+    """Yield the machines of each part, as indices into `problem.hardware.points`."""
     machines = len(problem.hardware.points)
     for begin in range(0, machines, PART):
         yield range(begin, min(begin + PART, machines))

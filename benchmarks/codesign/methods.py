@@ -1,4 +1,4 @@
-"""Compares methods that search hardware and schedules together with the exact optimum.
+"""Compares co-design methods with the exact optimum of hardware and schedules.
 
     python -m benchmarks.codesign.methods --quick                     # digits_cnn, two seeds
     python -m benchmarks.codesign.methods --out FILE                  # hours; resumes from FILE
@@ -7,15 +7,17 @@
     python -m benchmarks.codesign.methods --sets "vgg16" --unsolved   # the same, at once
     python -m benchmarks.codesign.methods --redraw FILE               # the summary only
 
-Every run has the same machines, those of a truth (`benchmarks.codesign.truth`, built below
-`--folder` first unless one is given), and the same number of measurements. An entry of `--methods`
-is the name of a method, or one with options: `ours:estimates=false,correct=false`. Networks are
-searched for one by one and all together. Of others (`--sets`) nobody knows the truth, and methods
-are compared with the best of them. A run takes place in one process, after the compiled kernels
-were loaded; machines, designs and what targets remember are its own.
+All runs search the same machines with the same number of measurements. The machines are those of an
+exactly solved problem ("truth", see `benchmarks.codesign.truth`). Without `--truth`, it is built
+below `--folder` first. An entry of `--methods` is the name of a method, or a name with options:
+`ours:estimates=false,correct=false`. The networks of the truth are searched one by one and all
+together. The optimum of other networks (`--sets`) is not known; there, methods are compared with
+the best result of all methods. Each run takes place in one process after the compiled kernels were
+loaded, and shares no machines, designs or caches with other runs.
 
-Kept of a run: the best latency within the area and the hypervolume whenever one of them changed, by
-measurements and by CPU seconds. Compiles. Wall and CPU seconds, simulation included. The front.
+The file stores for each run: the best latency within the allowed area and the hypervolume whenever
+one of them improved, with the number of measurements and the CPU seconds until then; the number of
+compiles; the wall-clock and CPU seconds, including simulation; and the Pareto front.
 """
 
 from __future__ import annotations
@@ -51,11 +53,14 @@ from tilewright.networks.network import Network
 from tilewright.targets.registry import make_target
 
 _NESTED = ("networks", "steps", "front")
-"""Lists, which a Parquet file holds as JSON."""
+"""Columns with lists, which the Parquet file stores as JSON."""
 
 
 def main() -> None:
-    """Run what the file lacks, write it after each run, print the summary."""
+    """Make the runs that are missing in the file, and print the summary.
+
+    The file is written after each run.
+    """
     parser = row_arguments(__doc__, "built/codesign.json")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--folder", type=Path, default=Path("built/codesign"))
@@ -96,7 +101,7 @@ def main() -> None:
 
 
 def read_runs(path: Path) -> list[dict[str, Any]]:
-    """Read the runs of a JSON file, or of a Parquet file, which is a tenth of the size."""
+    """Read the runs of a JSON file or of a Parquet file, which is ten times smaller."""
     if not path.exists():
         return []
     if path.suffix != ".parquet":
@@ -117,7 +122,10 @@ def _write_runs(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def parse_entry(entry: str) -> tuple[str, dict[str, object]]:
-    """Name and options of `name:option=value,…`; values are JSON, or else text."""
+    """Split an entry `name:option=value,…` into the name and the options.
+
+    A value is parsed as JSON if possible; otherwise it is text.
+    """
     name, _, rest = entry.partition(":")
     options: dict[str, object] = {}
     for pair in filter(None, rest.split(",")):
@@ -143,8 +151,8 @@ def _make_missing_runs(
 ) -> Any:
     """Make the runs that are not among the rows, seed by seed, and yield each row.
 
-    All methods of a seed come before the next seed, so that a benchmark which is stopped early has
-    figures of every method.
+    All methods run with a seed before the next seed begins, so that a benchmark that is stopped
+    early has results of every method.
     """
     sets = [tuple(part.split("+")) for part in filter(None, given.sets.split(";"))]
     if not sets:
@@ -201,7 +209,8 @@ def _reference(
 ) -> tuple[float, float]:
     """Return the reference point of hypervolumes: an area and a latency in seconds.
 
-    Without a truth of these networks, the latency is the least that the smallest machine can need.
+    If the networks are not part of the truth, the latency is the lower bound on the smallest
+    machine.
     """
     if set(names) <= set(truth.networks):
         return truth.reference(names)
@@ -210,7 +219,7 @@ def _reference(
 
 
 def _problem(truth: Truth, networks: dict[str, Network]) -> CodesignProblem:
-    """Return the truth's co-design problem for some of its networks."""
+    """Return the co-design problem of the truth for some networks."""
     options = truth.options
     bounds = {name: (low, high) for name, low, high in options.bounds}
     hardware = HardwareSpace(make_target(options.base), options.area, bounds, options.clock)
@@ -220,10 +229,10 @@ def _problem(truth: Truth, networks: dict[str, Network]) -> CodesignProblem:
 
 
 class Lookout:
-    """Listener that records `steps` of a search.
+    """Listener that records the progress of a search in `steps`.
 
-    A step holds trials, best latency, hypervolume and CPU seconds since the listener was made.
-    There is one step each time that latency or hypervolume changed.
+    A step holds the number of trials, the best latency, the hypervolume, and the CPU seconds since
+    the listener was created. A step is added whenever the latency or the hypervolume improves.
     """
 
     def __init__(self, reference: tuple[float, float]) -> None:
@@ -262,11 +271,11 @@ Run = Mapping[str, Any]
 
 
 def summary(runs: Sequence[Run], truth: Truth, against: str) -> str:
-    """Describe the runs of each network set, with one line per entry.
+    """Describe the runs of each set of networks, with one line per entry.
 
-    A line has the fraction of the truth's hypervolume, latency relative to the truth, trials,
-    compiles and seconds. Each entry is then compared with `against`, paired by network set and
-    seed.
+    A line has the hypervolume as a fraction of the truth's, the latency relative to the truth, and
+    the trials, compiles and seconds. Each entry is then compared with the entry `against`, paired
+    by set of networks and seed.
     """
     lines = []
     sets = list(dict.fromkeys(tuple(run["networks"]) for run in runs))
@@ -293,9 +302,9 @@ def summary(runs: Sequence[Run], truth: Truth, against: str) -> str:
 def _known_best(
     runs: Sequence[Run], truth: Truth, names: tuple[str, ...]
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return hypervolume and latency of the best known designs, and the bounds of both.
+    """Return the hypervolume and latency of the best known designs, and the bounds of both.
 
-    Without a truth of these networks, both are those of the best of these runs.
+    If the networks are not part of the truth, all of these are the best results among these runs.
     """
     if not set(names) <= set(truth.networks):
         latencies, volumes = zip(*map(final_metrics, runs), strict=True)
@@ -326,26 +335,29 @@ def _line(
 
 
 def final_metrics(run: Run) -> tuple[float, float]:
-    """Return the final best latency in seconds and the hypervolume of a run.
+    """Return the final best latency of a run in seconds, and its final hypervolume.
 
-    They are infinite and 0 if the run found no complete design.
+    If the run found no complete design, the latency is infinite and the hypervolume is 0.
     """
     return (run["steps"][-1][1], run["steps"][-1][2]) if run["steps"] else (np.inf, 0.0)
 
 
 def spent(run: Run) -> tuple[float, float]:
-    """All trials and CPU seconds of a run."""
+    """Return the total trials and CPU seconds of a run."""
     return run["spent"], run["cpu_seconds"]
 
 
 def trials_until(run: Run, share: float = FINAL) -> float:
-    """Trials after which the hypervolume is that share of the run's last."""
+    """Return the trials after which the hypervolume is the fraction `share` of the final one."""
     goal = share * final_metrics(run)[1]
     return next((step[0] for step in run["steps"] if step[2] >= goal), float(run["spent"]))
 
 
 def reached(run: Run, latency: float) -> tuple[float, float]:
-    """Trials and CPU seconds after which the best latency is that one; infinite if it never is."""
+    """Return the trials and CPU seconds until the best latency is at most `latency`.
+
+    Both are infinite if the latency is never reached.
+    """
     step = next((step for step in run["steps"] if step[1] <= latency), None)
     return (np.inf, np.inf) if step is None else (step[0], step[3])
 
@@ -354,7 +366,11 @@ Pair = tuple[int, Run, Run]
 
 
 def pair_runs(runs: Sequence[Run], entry: str, against: str) -> list[Pair]:
-    """Seed, run, and the other entry's run, of equal networks, seeds and trials."""
+    """Pair the runs of two entries with equal networks, seed and number of trials.
+
+    Returns:
+        The seed, the run of `entry` and the run of `against`, for each pair.
+    """
     keys = ("networks", "seed", "trials")
     others = {str([run[k] for k in keys]): run for run in runs if run["entry"] == against}
     results = [
@@ -389,10 +405,10 @@ def _compare_entry(entry: str, pairs: Sequence[Pair]) -> str:
 
 
 def interval(ratios: NDArray[np.float64], sets: Sequence[tuple[str, ...]]) -> str:
-    """Return the geometric mean of ratios, shape (runs,), with its 95 % interval.
+    """Return the geometric mean of ratios, shape (runs,), with its 95 % interval, as text.
 
-    The interval resamples network sets and the seeds within each (`benchmarks.intervals`); with one
-    set, only seeds.
+    The interval resamples sets of networks and the seeds within each set (`benchmarks.intervals`).
+    With a single set, it resamples seeds only.
     """
     with np.errstate(divide="ignore"):  # of a run that found nothing
         logs = np.log(ratios)

@@ -1,13 +1,16 @@
-"""Runs the published rivals of co-design as their papers do: one layer on a machine of its own.
+"""Runs published co-design methods as in their papers: for each layer, on a machine of its own.
 
     python -m benchmarks.codesign.single_layers --networks alexnet --seeds 3
 
-A search has the seven knobs of TVM's template for one layer (two of virtual threads, five of tiles)
-and the three of the GEMM core, under a limit of area. Scratchpads and memory port are the stock
-machine's. A layer's figure is its fastest schedule on any machine, so the layers of a network
-together are on no machine that can be built (`docs/evidence/codesign-truth.md`). Printed is each
-method's throughput beside AutoTVM's, a geometric mean over layers and seeds with its interval. All
-pay the price that whole-network searches pay.
+Each search has ten knobs: the seven knobs of TVM's template for one layer (two for virtual threads,
+five for tile sizes) and three of the GEMM core, with a limit of the chip area. Scratchpads and
+memory port are those of the stock machine. The result for a layer is its fastest schedule on any
+machine. Different layers of a network choose different machines, so no machine that can be built
+achieves all these results at once (docs/evidence/codesign-truth.md).
+
+The summary has the throughput of each method relative to AutoTVM: the geometric mean over layers
+and seeds, with its confidence interval. As in the searches for whole networks, a schedule that does
+not compile costs one compile and no measurement.
 """
 
 from __future__ import annotations
@@ -37,12 +40,12 @@ CORE = ("log_batch", "log_block_in", "log_block_out")
 
 
 class OneLayer(CodesignProblem):
-    """One operator of the networks, by network and name, and nothing on the CPU."""
+    """Co-design problem of a single operator, selected by network and name, without CPU time."""
 
     operator: tuple[str, str]
 
     def design(self, row: int) -> Design:
-        """Return the design of a machine with only the layer of this operator."""
+        """Return the design of a machine, with the layer of this operator only."""
         whole = super().design(row)
         matching = tuple(layer for layer in whole.layers if self.operator in layer.names)
         return replace(whole, layers=matching, cpu_seconds=(0.0,) * len(whole.cpu_seconds))
@@ -69,7 +72,10 @@ def main(
     ] = Path("built/codesign_layers.parquet"),
     redraw: Redraw = None,
 ) -> None:
-    """Run what the file lacks, write it after each layer, print the summary."""
+    """Make the runs that are missing in the file, and print the summary.
+
+    The file is written after each layer.
+    """
     if redraw is not None:
         print(summary(pd.read_parquet(redraw)))
         return
@@ -108,7 +114,7 @@ def _stock(knob: str) -> tuple[int, int]:
 
 
 def _operators(network: str, budget: float) -> list[str]:
-    """Return the first operator of each layer of the machine with the most layers."""
+    """Return the name of the first operator of each layer, on the machine with the most layers."""
     problem = _problem(network, budget)
     base = CodesignProblem(problem.networks, problem.hardware, "plain")
     every = [base.design(row).layers for row in range(len(problem.hardware.points))]

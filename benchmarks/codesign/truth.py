@@ -1,12 +1,13 @@
-"""Solves hardware and schedules together, so that a search over both can be judged.
+"""Solves co-design problems exactly, so that search methods can be compared with the optimum.
 
     python -m benchmarks.codesign.truth --out built/truth            # minutes of one core
     python -m benchmarks.codesign.truth --out built/small --quick    # digits_cnn, a minute
 
-Builds what the folder lacks (it can be stopped at any time) and prints how tight what is known is:
-the fastest schedule found over what no schedule beats (`benchmarks.codesign.exact_solver`). Beside
-the fastest machine it prints what each layer on a machine of its own would take, as work on single
-layers reports it: no machine that one can build beats that.
+The command computes what the folder lacks; it can be stopped and resumed at any time. It prints how
+tight the result is: the cycles of the fastest schedule found divided by the lower bound of all
+schedules (`benchmarks.codesign.exact_solver`). It also prints the latency of the fastest machine,
+and the sum of the latencies if each layer ran on the best machine for this layer. Work on single
+layers reports the latter, but no machine that can be built reaches it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ GRID = TruthOptions(
         ("bus_bits", 64, 128),
     ),
 )
-"""Few enough to solve: blocks of 8 to 64 channels, buffers around those of the stock machine."""
+"""A problem that is small enough to be solved: blocks of 8 to 64 channels, and buffers around those
+of the stock machine."""
 QUICK = TruthOptions(
     ("digits_cnn",),
     "vta-pynq",
@@ -62,7 +64,7 @@ QUICK = TruthOptions(
 
 
 def main() -> None:
-    """Build what is missing, print how tight it is."""
+    """Compute what is missing in the folder, and print how tight the bounds are."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--quick", action="store_true")
@@ -75,12 +77,12 @@ def main() -> None:
 
 
 def complete_truth(out: Path, options: TruthOptions) -> Truth:
-    """Return the truth of a folder, after building what is missing."""
+    """Return the truth in a folder, after computing what is missing."""
     return build_truth(out, options, listen=Progress())
 
 
 class Progress:
-    """Says how far a build is."""
+    """Listener that prints the progress of a build."""
 
     def __init__(self) -> None:
         self.begin, self.done, self.machines = time.perf_counter(), 0, 0
@@ -99,7 +101,7 @@ class Progress:
 
 
 def summary(truth: Truth) -> str:
-    """How tight the truth is, by layer and by network, and what the front is."""
+    """Describe how tight the bounds are, by layer and by network, and the Pareto front."""
     table, operators = truth.table, operators_of(truth)
     result = table[table["best_cycles"] > 0]
     ratio = (result["best_cycles"] / result["bound_cycles"]).to_numpy(np.float64)
@@ -139,11 +141,11 @@ def operators_of(truth: Truth) -> pd.DataFrame:
     """Return the time of every operator of the networks on every machine.
 
     A machine counts for an operator if the operator is one of its layers. The time is that of the
-    fastest known schedule, infinite without one. The columns are `machine`, `network`, `operator`,
-    `pooled` (whether the layer includes a pool) and `seconds`.
+    fastest known schedule, and infinite if there is none. The columns are `machine`, `network`,
+    `operator`, `pooled` (whether the layer includes a pool) and `seconds`.
 
     Raises:
-        TruthError: the machines of the truth have other layers today.
+        TruthError: with the present version of Tilewright, the machines have other layers.
 
     Errors of `TruthOptions.problem` are passed on.
     """
@@ -169,11 +171,19 @@ def operators_of(truth: Truth) -> pd.DataFrame:
 
 
 def relaxed_seconds(truth: Truth, operators: pd.DataFrame, networks: tuple[str, ...]) -> float:
-    """Sum the seconds of one inference per network, if each operator ran on its fastest machine.
+    """Return the seconds of one inference per network if each operator ran on its fastest machine.
 
-    `operators` is a table of `operators_of`. Only machines that leave the same operators to the CPU
-    and fuse the same pools are mixed; otherwise the mixture could omit an operator that no single
-    machine omits. The fastest of all such groups counts.
+    Only machines that leave the same operators to the CPU and fuse the same pools are combined;
+    otherwise, a combination could omit an operator that no single machine omits. The result is the
+    minimum over all such groups of machines.
+
+    Args:
+        truth: the solved problem.
+        operators: the table that `operators_of` returns.
+        networks: names of the networks.
+
+    Returns:
+        The sum over operators and networks.
     """
     total, table = 0.0, truth.table.groupby("machine").first()
     for name in networks:

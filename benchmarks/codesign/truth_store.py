@@ -1,6 +1,8 @@
-"""Stores a truth in a folder, part by part: finished parts stay, damaged ones are made again.
+"""Stores an exactly solved co-design problem ("truth") in a folder, in resumable parts.
 
-`truth.json` says what it is of, `parts/` holds some machines a file, `truth.parquet` all of them.
+`truth.json` describes the problem, each file in `parts/` has the results of some machines, and
+`truth.parquet` has the results of all machines. Finished parts are kept; damaged parts are computed
+again.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _NUMBERS = ("machine", "area", "mhz", "best_cycles", "bound_cycles", "config", "
 
 @dataclass(frozen=True)
 class PlannedMachines:
-    """So many machines are solved in all; of `kept` an earlier build has left what it found."""
+    """Event: a build begins. Holds the number of machines, and how many are already solved."""
 
     machines: int
     kept: int
@@ -46,14 +48,14 @@ class PlannedMachines:
 
 @dataclass(frozen=True)
 class PartDone:
-    """So many machines more are solved."""
+    """Event: a part of the machines is solved. Holds the number of its machines."""
 
     machines: int
 
 
 @dataclass(frozen=True)
 class Damaged:
-    """A file that is made anew, and why."""
+    """Event: a damaged file is computed again. Holds its path and the reason."""
 
     path: Path
     reason: str
@@ -63,14 +65,18 @@ Listener = Callable[[PlannedMachines | PartDone | Damaged], None]
 
 
 def ignore(event: PlannedMachines | PartDone | Damaged) -> None:
-    """Hears nothing."""
+    """Ignore an event."""
 
 
 def solved_rows(problem: CodesignProblem, machines: range, options: TruthOptions) -> Listing:
-    """Solve the layers of some machines, and return a listing with one row per layer.
+    """Solve the layers of some machines, and return a table by column, with one row per layer.
 
-    `machines` are rows of `problem.hardware.points`. Errors are those of
-    `benchmarks.codesign.exact_solver.solve`.
+    Args:
+        problem: the co-design problem.
+        machines: indices into `problem.hardware.points`.
+        options: effort per layer.
+
+    Errors of `benchmarks.codesign.exact_solver.solve` are passed on.
     """
     rows: Listing = {}
     for machine in machines:
@@ -80,10 +86,23 @@ def solved_rows(problem: CodesignProblem, machines: range, options: TruthOptions
 
 
 def build_truth(folder: Path, options: TruthOptions, listen: Listener = ignore) -> Truth:
-    """Make what the folder lacks of a truth.
+    """Solve the machines that are missing in a folder.
 
-    Raises `TruthError` for a folder that holds another, or one of other sources of this program,
-    `RunInUse` if somebody else builds there, and as `TruthOptions.problem`, and `OSError`.
+    Args:
+        folder: the folder.
+        options: the problem, and the effort per layer.
+        listen: called with each event.
+
+    Returns:
+        The complete truth.
+
+    Raises:
+        TruthError: the folder contains the truth of other options or of another version of
+            Tilewright.
+        RunInUse: another process builds in this folder.
+        OSError: a file cannot be read or written.
+
+    Errors of `TruthOptions.problem` are passed on.
     """
     problem = options.problem()
     with own_folder(folder):
@@ -104,7 +123,7 @@ def build_truth(folder: Path, options: TruthOptions, listen: Listener = ignore) 
 
 
 def _begin_truth(folder: Path, options: TruthOptions, problem: CodesignProblem) -> str:
-    """Return the digest of the truth's description, which the first process writes."""
+    """Write the description of the truth unless it exists, and return its digest."""
     about: dict[str, Json] = {
         "options": options.to_json(),
         "fingerprint": problem.hardware.base.fingerprint,
@@ -170,21 +189,27 @@ def _decode(data: bytes, key: str) -> pa.Table:
 
 @dataclass(frozen=True)
 class Truth:
-    """What was solved: a row a layer of a machine in `table`."""
+    """An exactly solved co-design problem. `table` has one row per layer and machine."""
 
     options: TruthOptions
     table: pd.DataFrame
 
     @property
     def areas(self) -> NDArray[np.float64]:
-        """Relative, shape (machines,)."""
+        """Chip area of each machine, relative to the stock machine; shape (machines,)."""
         return self.table.groupby("machine")["area"].first().to_numpy(np.float64)
 
     def seconds(self, cycles: str, networks: tuple[str, ...] | None = None) -> NDArray[np.float64]:
-        """Return the seconds of one inference of each of the networks, summed, shape (machines,).
+        """Return the seconds of one inference of each network, summed over networks.
 
-        `cycles` names the column of cycles: "best_cycles" or "bound_cycles". The default is all
-        networks. A machine on which a layer has no schedule has infinite seconds.
+        A machine on which a layer has no schedule has infinite seconds.
+
+        Args:
+            cycles: column of the table, "best_cycles" or "bound_cycles".
+            networks: names of the networks; by default all networks of the truth.
+
+        Returns:
+            Seconds, float64 array of shape (machines,).
         """
         table, total = self.table, np.zeros(self.table["machine"].nunique())
         for name in networks or self.networks:
@@ -197,19 +222,19 @@ class Truth:
 
     @property
     def networks(self) -> tuple[str, ...]:
-        """By the names they have in columns."""
+        """Names of the networks, as they appear in column names."""
         start = "cpu_seconds_"
         return tuple(name[len(start) :] for name in self.table.columns if name.startswith(start))
 
     def points(
         self, cycles: str = "best_cycles", networks: tuple[str, ...] | None = None
     ) -> Points:
-        """Area and latency of the machines that run all layers, shape (machines, 2)."""
+        """Return area and latency of the machines that can run all layers, shape (machines, 2)."""
         result = np.stack([self.areas, self.seconds(cycles, networks)], axis=1)
         return result[np.isfinite(result).all(axis=1)]
 
     def reference(self, networks: tuple[str, ...] | None = None) -> tuple[float, float]:
-        """Return the reference point of hypervolumes: allowed area and the largest latency."""
+        """Return the reference point of hypervolumes: the allowed area and the largest latency."""
         return self.options.area, float(self.points(networks=networks)[:, 1].max())
 
 

@@ -1,4 +1,4 @@
-"""Counts which networks, models and operators are built correctly.
+"""Benchmarks that count which networks, models and operators are built correctly.
 
-These are the benchmarks of docs/evidence/coverage.md.
+Their results are on the page docs/evidence/coverage.md.
 """

@@ -1,14 +1,14 @@
-"""Builds the models of the ONNX backend's node tests, and compares them with onnxruntime.
+"""Builds the models of the ONNX backend node tests, and compares them with onnxruntime.
 
     python -m benchmarks.coverage.backend_tests --json built/node-tests.json          # half an hour
     python -m benchmarks.coverage.backend_tests --json built/node-tests.json --only resize,pad
     python -m benchmarks.coverage.backend_tests --json built/node-tests.json --write
 
-Each test is one small model with its inputs. It is built for the target `cpu` and run on the test's
-inputs. The result is right if element types and shapes are those of onnxruntime, integers are equal
-and floats within 1e-4 of the largest (float16 within 2e-3). Where onnxruntime itself refuses a
-model, or stops, the build has to refuse it, too. `--write` puts the counts, and every case that is
-neither, into `docs/evidence/coverage.md`.
+Each test is a small model with inputs. It is built for the target `cpu` and run on these inputs.
+The result is right if element types and shapes equal those of onnxruntime, integers are equal, and
+floats differ by at most 1e-4 of the largest value (float16: 2e-3). If onnxruntime rejects a model
+or crashes, the build has to reject it, too. `--write` writes the counts and all other cases to
+`docs/evidence/coverage.md`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from tilewright.core.process_info import usable_cores
 RIGHT, BOTH = "right", "rejected by both"
 SECONDS = 300
 PAIR = 8
-"""Tests that one worker takes at a time."""
+"""Number of tests that a worker takes at a time."""
 BLOCK = "benchmarks.coverage.backend_tests"
 
 Row = dict[str, str]
 
 
 def main() -> None:
-    """Try each test, print what is neither right nor refused by both, and the counts."""
+    """Run the tests. Print the counts, and cases that are neither right nor rejected by both."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", type=Path, help="file that the run writes")
     parser.add_argument("--only", default="", help="parts of names, separated by commas")
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def select_tests(parts: Sequence[str]) -> list[Any]:
-    """Return the tests whose names contain one of `parts`; all tests without `parts`."""
+    """Return the tests whose names contain one of `parts`, or all tests if `parts` is empty."""
     tests = load_model_tests(kind="node")
     return [test for test in tests if not parts or any(part in test.name for part in parts)]
 
@@ -70,7 +70,7 @@ def select_tests(parts: Sequence[str]) -> list[Any]:
 def run_tests(tests: Sequence[Any], jobs: int) -> Iterator[Row]:
     """Run tests in other processes, and yield one row per test.
 
-    A test that ends its process is run again apart from the others.
+    A test that crashes its process is run again in a separate process.
     """
     waiting = [list(tests[place : place + PAIR]) for place in range(0, len(tests), PAIR)]
     while waiting:
@@ -132,7 +132,10 @@ def _run_test(test: Any) -> Row:
 
 
 def _different(ours: Any, theirs: Any) -> str:
-    """How an output differs; a sequence is compared element by element."""
+    """Describe how an output differs; "" if it is equal.
+
+    Sequences are compared element by element.
+    """
     if not isinstance(theirs, list):
         return difference(np.asarray(ours), np.asarray(theirs))
     if not isinstance(ours, list) or len(ours) != len(theirs):
@@ -184,7 +187,7 @@ def _is_dynamic(model: onnx.ModelProto, name: str) -> bool:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Return counts, and a Markdown table of cases that are neither right nor refused by both."""
+    """Return the counts, and a Markdown table of cases neither right nor rejected by both."""
     counts = Counter(row["result"] for row in rows)
     good = counts[RIGHT] + counts[BOTH]
     message = "; ".join(f"{kind}: {number:,}" for kind, number in counts.most_common())

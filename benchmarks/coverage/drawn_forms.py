@@ -1,7 +1,7 @@
-"""Draws operators in all forms that models use: hypothesis draws sizes and numbers.
+"""Generates random operators in all forms that models use, with sizes and values by hypothesis.
 
-A family lists the forms of operators that take the same kinds of inputs. Element types are those
-that the operator's definition allows, out of the types that models compute in.
+Each generator function covers the operators that take the same kinds of inputs. The element types
+are those that both the operator's ONNX definition allows and models compute in.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ NEWEST_OPSET = 26
 FLOATS = ("float32", "float64")
 TYPES = ("float32", "int64", "int32", "bool", "int8", "uint8", "float64")
 USUAL_RANKS = range(1, 5)
-"""Ranks that are drawn of the types in which networks compute little."""
+"""Ranks that are drawn for element types in which networks rarely compute."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """One operator with its inputs, None for an input that is left out.
+    """An ONNX operator with its input arrays; None for an input that is left out.
 
-    Inputs at the places in `constant` are initializers. `outputs` has a 1 for each output that is
-    given, and a 0 for each that is left out.
+    Inputs at the positions in `constant` become initializers. `outputs` has a character per output:
+    1 if the output exists, 0 if it is left out.
     """
 
     operator: str
@@ -44,7 +44,10 @@ class Sketch:
     outputs: str
 
     def model(self, prefix: str) -> tuple[onnx.ModelProto, dict[str, Array]]:
-        """Return a model whose tensors begin with `prefix`, and its inputs by name."""
+        """Return a model with this operator, and its inputs by name.
+
+        Names of tensors begin with `prefix`, so that several models can be joined.
+        """
         names = ["" if a is None else f"{prefix}.x{i}" for i, a in enumerate(self.inputs)]
         outputs = [f"{prefix}.y{i}" * int(there) for i, there in enumerate(self.outputs)]
         node = helper.make_node(
@@ -72,7 +75,7 @@ class Sketch:
 
 
 class Draw:
-    """Draws sizes and tensors for one operator at one opset."""
+    """Random sizes and tensors for one operator at one opset."""
 
     def __init__(self, draw: Callable[..., Any], operator: str, opset: int) -> None:
         self._draw = draw
@@ -81,15 +84,15 @@ class Draw:
         self.schema = onnx.defs.get_schema(operator, opset)
 
     def size(self, least: int = 1, most: int = 5) -> int:
-        """Return a size."""
+        """Return a random size from `least` to `most`, inclusive."""
         return int(self._draw(st.integers(least, most)))
 
     def shape(self, rank: int, least: int = 1) -> tuple[int, ...]:
-        """Return a shape of so many dimensions."""
+        """Return a random shape with `rank` dimensions."""
         return tuple(self.size(least) for _ in range(rank))
 
     def array(self, dtype: str, shape: Sequence[int], low: int = -5, high: int = 6) -> Array:
-        """Return an array of numbers; integers are between `low` and `high`."""
+        """Return an array of random values. Integers are at least `low` and less than `high`."""
         if dtype == "bool":
             return self._rng.integers(0, 2, shape).astype(bool)
         if dtype.startswith("float"):
@@ -99,21 +102,27 @@ class Draw:
         ).astype(dtype)
 
     def kinds(self, ranks: range, place: int = 0) -> Iterator[tuple[str, int]]:
-        """Yield the element types that the definition allows for an input, each with its ranks."""
+        """Yield pairs of an element type and a rank that the operator allows for an input.
+
+        `place` is the index of the input.
+        """
         for dtype in self.types(place):
             for rank in ranks:
                 if dtype in ("float32", "int64") or rank in USUAL_RANKS:
                     yield dtype, rank
 
     def types(self, place: int = 0, among: Sequence[str] = TYPES) -> list[str]:
-        """Return the element types that the definition allows for an input."""
+        """Return the element types in `among` that the operator's definition allows for an input.
+
+        `place` is the index of the input.
+        """
         label = self.schema.inputs[min(place, len(self.schema.inputs) - 1)]
         allowed = {type_.removeprefix("tensor(").removesuffix(")") for type_ in label.types}
         names = {"float32": "float", "float64": "double"}
         return [name for name in among if names.get(name, name) in allowed]
 
     def has(self, attribute: str) -> bool:
-        """Whether the definition has an attribute."""
+        """Return whether the operator's definition has an attribute."""
         return attribute in self.schema.attributes
 
     def sketch(
@@ -123,7 +132,7 @@ class Draw:
         outputs: str = "1",
         **attributes: Any,
     ) -> Sketch:
-        """Return a sketch of the operator; attributes that are None are left out."""
+        """Return a sketch of the operator. Attributes that are None are left out."""
         made = tuple(
             helper.make_attribute(name, value)
             for name, value in attributes.items()
@@ -136,7 +145,7 @@ Family = Callable[[Draw], Iterator[Sketch]]
 
 
 def unary(d: Draw) -> Iterator[Sketch]:
-    """One tensor of any rank; attributes that are numbers, given and not."""
+    """Yield unary operators on tensors of any rank, with and without their numeric attributes."""
     optional = {
         "Celu": ["alpha"], "Elu": ["alpha"], "LeakyRelu": ["alpha"], "ThresholdedRelu": ["alpha"],
         "HardSigmoid": ["alpha", "beta"], "Selu": ["alpha", "gamma"], "Gelu": ["approximate"],
@@ -158,7 +167,7 @@ def unary(d: Draw) -> Iterator[Sketch]:
 
 
 def binary(d: Draw) -> Iterator[Sketch]:
-    """Two tensors that are broadcast."""
+    """Yield binary operators on two tensors that are broadcast."""
     kinds = d.types()
     for dtype in kinds:
         full = {"float32": 6, "int64": 4}.get(dtype, 0)
@@ -188,7 +197,7 @@ def binary(d: Draw) -> Iterator[Sketch]:
 
 
 def variadic(d: Draw) -> Iterator[Sketch]:
-    """Operators of any number of inputs."""
+    """Yield operators with any number of inputs."""
     for dtype, rank in d.kinds(range(6)):
         shape = d.shape(rank)
         for count in (1, 2, 3):
@@ -197,7 +206,7 @@ def variadic(d: Draw) -> Iterator[Sketch]:
 
 
 def clip(d: Draw) -> Iterator[Sketch]:
-    """Clip with bounds that are attributes, constants or computed."""
+    """Yield Clip with bounds that are attributes, constants or computed tensors."""
     for dtype, rank in d.kinds(range(6)):
         x = d.array(dtype, d.shape(rank))
         if d.opset < 11:
@@ -215,7 +224,7 @@ def clip(d: Draw) -> Iterator[Sketch]:
 
 
 def draw_where(d: Draw) -> Iterator[Sketch]:
-    """Where with operands of different ranks."""
+    """Yield Where with operands of different ranks."""
     for dtype in d.types(1):
         for ranks in product(range(5), repeat=3):
             if dtype != "float32" and len(set(ranks)) > 1:
@@ -228,7 +237,7 @@ def draw_where(d: Draw) -> Iterator[Sketch]:
 
 
 def cast(d: Draw) -> Iterator[Sketch]:
-    """Casts between all types."""
+    """Yield Cast between all pairs of types."""
     for dtype, to, rank in product(d.types(), TYPES, range(5)):
         array = d.array(dtype, d.shape(rank), 0)
         if to.startswith("u") and dtype.startswith("float"):
@@ -238,7 +247,7 @@ def cast(d: Draw) -> Iterator[Sketch]:
 
 
 def reduction(d: Draw) -> Iterator[Sketch]:
-    """Reductions along no axes, some axes and axes counted from the end."""
+    """Yield reductions over no axes, some axes, and axes that are counted from the end."""
     as_input = len(d.schema.inputs) > 1
     for dtype, rank in product(
         d.types(among=("float32", "float64", "int64", "int32")), range(1, 6)
@@ -258,7 +267,7 @@ def reduction(d: Draw) -> Iterator[Sketch]:
 
 
 def arg_reduction(d: Draw) -> Iterator[Sketch]:
-    """ArgMax and ArgMin."""
+    """Yield ArgMax and ArgMin."""
     for dtype, rank in product(d.types(among=("float32", "int32")), range(1, 5)):
         x = d.array(dtype, d.shape(rank), -50, 50)
         for axis, keep in product((None, d.size(0, rank - 1), -1), (None, 0)):
@@ -268,7 +277,7 @@ def arg_reduction(d: Draw) -> Iterator[Sketch]:
 
 
 def along_axis(d: Draw) -> Iterator[Sketch]:
-    """Softmax and its kind."""
+    """Yield Softmax and similar operators that have an axis."""
     for dtype, rank in product(d.types(among=FLOATS), range(1, 6)):
         x = d.array(dtype, d.shape(rank))
         for axis in (None, d.size(0, rank - 1), -1):
@@ -278,7 +287,7 @@ def along_axis(d: Draw) -> Iterator[Sketch]:
 
 
 def cumulative(d: Draw) -> Iterator[Sketch]:
-    """CumSum in both directions."""
+    """Yield CumSum in both directions."""
     for dtype, rank in product(
         d.types(among=("float32", "float64", "int32", "int64")), range(1, 5)
     ):
@@ -288,7 +297,7 @@ def cumulative(d: Draw) -> Iterator[Sketch]:
 
 
 def draw_reshape(d: Draw) -> Iterator[Sketch]:
-    """Reshape from each rank to each rank."""
+    """Yield Reshape from each rank to each rank."""
     for dtype, rank, to in product(d.types(), range(6), range(1, 6)):
         shape = d.shape(rank)
         sizes = list(shape[: to - 1]) + [1] * max(0, to - 1 - rank) + [-1]
@@ -302,14 +311,14 @@ def draw_reshape(d: Draw) -> Iterator[Sketch]:
 
 
 def draw_flatten(d: Draw) -> Iterator[Sketch]:
-    """Flatten."""
+    """Yield Flatten."""
     for dtype, rank in d.kinds(range(1, 6)):
         for axis in (None, d.size(0, rank), -1):
             yield d.sketch(d.array(dtype, d.shape(rank)), axis=axis)
 
 
 def draw_squeeze(d: Draw) -> Iterator[Sketch]:
-    """Squeeze and Unsqueeze."""
+    """Yield Squeeze and Unsqueeze."""
     grows = d.operator == "Unsqueeze"
     for dtype, rank in d.kinds(range(1, 6)):
         shape = list(d.shape(rank, 2))
@@ -329,7 +338,7 @@ def draw_squeeze(d: Draw) -> Iterator[Sketch]:
 
 
 def transposed(d: Draw) -> Iterator[Sketch]:
-    """Transpose with several orders of axes."""
+    """Yield Transpose with several orders of axes."""
     for dtype, rank in d.kinds(range(1, 7)):
         x = d.array(dtype, d.shape(rank))
         yield d.sketch(x)
@@ -339,7 +348,7 @@ def transposed(d: Draw) -> Iterator[Sketch]:
 
 
 def draw_expand(d: Draw) -> Iterator[Sketch]:
-    """Expand."""
+    """Yield Expand."""
     for dtype, rank, to in product(d.types(), range(5), range(1, 6)):
         whole = d.shape(max(rank, to))
         matching = tuple(1 if d.size(0, 1) else size for size in whole[len(whole) - rank :])
@@ -348,14 +357,14 @@ def draw_expand(d: Draw) -> Iterator[Sketch]:
 
 
 def draw_tile(d: Draw) -> Iterator[Sketch]:
-    """Tile."""
+    """Yield Tile."""
     for dtype, rank in d.kinds(range(1, 5)):
         repeats = [d.size(1, 3) for _ in range(rank)]
         yield d.sketch(d.array(dtype, d.shape(rank)), np.array(repeats), constant=(1,))
 
 
 def draw_concat(d: Draw) -> Iterator[Sketch]:
-    """Concat of one to three tensors."""
+    """Yield Concat of one to three tensors."""
     for dtype, rank in d.kinds(range(1, 6)):
         for axis in (d.size(0, rank - 1), -1):
             shape = list(d.shape(rank))
@@ -368,7 +377,7 @@ def draw_concat(d: Draw) -> Iterator[Sketch]:
 
 
 def draw_split(d: Draw) -> Iterator[Sketch]:
-    """Split into equal and unequal parts."""
+    """Yield Split into equal and unequal parts."""
     for dtype, rank in d.kinds(range(1, 6)):
         for axis in (None, d.size(0, rank - 1), -1):
             shape = list(d.shape(rank))
@@ -393,7 +402,7 @@ def draw_split(d: Draw) -> Iterator[Sketch]:
 
 
 def draw_slice(d: Draw) -> Iterator[Sketch]:
-    """Slice with steps forwards and backwards, and ends beyond the tensor."""
+    """Yield Slice with positive and negative steps, and with ends beyond the tensor."""
     for dtype, rank in d.kinds(range(1, 6)):
         shape = d.shape(rank, 3)
         x = d.array(dtype, shape)
@@ -427,7 +436,7 @@ def draw_slice(d: Draw) -> Iterator[Sketch]:
 
 
 def draw_gather(d: Draw) -> Iterator[Sketch]:
-    """Gather of indices of several ranks, constant or not."""
+    """Yield Gather with indices of several ranks, constant or computed."""
     for dtype, rank, places, kind in product(d.types(), range(1, 5), range(4), ("int64", "int32")):
         if kind == "int32" and dtype != "float32":
             continue
@@ -442,7 +451,7 @@ def draw_gather(d: Draw) -> Iterator[Sketch]:
 
 
 def gathered_elements(d: Draw) -> Iterator[Sketch]:
-    """GatherElements."""
+    """Yield GatherElements."""
     for dtype, rank in d.kinds(range(1, 5)):
         for axis in (None, d.size(0, rank - 1), -1):
             shape = d.shape(rank, 2)
@@ -452,7 +461,7 @@ def gathered_elements(d: Draw) -> Iterator[Sketch]:
 
 
 def draw_pad(d: Draw) -> Iterator[Sketch]:
-    """Pad in all modes."""
+    """Yield Pad in all modes."""
     modes = [None, "reflect", "edge"] + (["wrap"] if d.opset >= 19 else [])
     for dtype, rank, mode in product(d.types(), range(1, 6), modes):
         x = d.array(dtype, d.shape(rank, 3))
@@ -469,7 +478,7 @@ def draw_pad(d: Draw) -> Iterator[Sketch]:
 
 
 def blocks(d: Draw) -> Iterator[Sketch]:
-    """DepthToSpace and SpaceToDepth."""
+    """Yield DepthToSpace and SpaceToDepth."""
     for dtype in d.types():
         n, c, h, w = d.shape(4)
         modes = [None] if d.operator == "SpaceToDepth" or d.opset < 11 else [None, "CRD"]
@@ -479,7 +488,7 @@ def blocks(d: Draw) -> Iterator[Sketch]:
 
 
 def one_hot(d: Draw) -> Iterator[Sketch]:
-    """OneHot."""
+    """Yield OneHot."""
     for kind, to, rank in product(("int64", "int32"), ("float32", "int64"), range(1, 4)):
         index = d.array(kind, d.shape(rank), 0, 4)
         for axis in (None, 0):
@@ -487,7 +496,7 @@ def one_hot(d: Draw) -> Iterator[Sketch]:
 
 
 def largest(d: Draw) -> Iterator[Sketch]:
-    """TopK, of which one output or both are read."""
+    """Yield TopK with one or both of its outputs."""
     for dtype, rank in product(d.types(among=("float32", "int64", "int32")), range(1, 5)):
         shape = d.shape(rank, 3)
         x = d.array(dtype, shape)
@@ -505,7 +514,7 @@ def largest(d: Draw) -> Iterator[Sketch]:
 
 
 def triangular(d: Draw) -> Iterator[Sketch]:
-    """Trilu."""
+    """Yield Trilu."""
     for dtype, rank, upper in product(d.types(), range(2, 5), (None, 0)):
         x = d.array(dtype, d.shape(rank))
         yield d.sketch(x, upper=upper)
@@ -514,7 +523,7 @@ def triangular(d: Draw) -> Iterator[Sketch]:
 
 
 def draw_convolution(d: Draw) -> Iterator[Sketch]:
-    """Convolutions with and without bias, padding, strides, dilations and groups."""
+    """Yield convolutions with and without bias, padding, strides, dilations and groups."""
     transposes = d.operator == "ConvTranspose"
     for rank in (1, 2, 3):
         for options in product((False, True), repeat=6):
@@ -553,7 +562,7 @@ def draw_convolution(d: Draw) -> Iterator[Sketch]:
 
 
 def draw_pool(d: Draw) -> Iterator[Sketch]:
-    """Pools with all combinations of their options."""
+    """Yield pools with all combinations of their options."""
     dilates = d.has("dilations")
     for dtype, rank in product(d.types(among=("float32", "int8", "uint8")), (1, 2, 3)):
         for options in product((False, True), repeat=5):
@@ -578,13 +587,13 @@ def draw_pool(d: Draw) -> Iterator[Sketch]:
 
 
 def pooled_whole(d: Draw) -> Iterator[Sketch]:
-    """Pools over all pixels."""
+    """Yield global pools."""
     for dtype, rank in product(d.types(among=FLOATS), (3, 4, 5)):
         yield d.sketch(d.array(dtype, d.shape(rank)))
 
 
 def normalised_batch(d: Draw) -> Iterator[Sketch]:
-    """BatchNormalization."""
+    """Yield BatchNormalization."""
     for rank, given_ in product((2, 3, 4, 5), (None, 1e-3)):
         x = d.array("float32", d.shape(rank))
         per = [d.array("float32", (x.shape[1],)) for _ in range(3)]
@@ -594,7 +603,7 @@ def normalised_batch(d: Draw) -> Iterator[Sketch]:
 
 
 def normalised_instance(d: Draw) -> Iterator[Sketch]:
-    """InstanceNormalization."""
+    """Yield InstanceNormalization."""
     for rank, given_ in product((3, 4, 5), (None, 1e-3)):
         x = d.array("float32", (*d.shape(2), *[4] * (rank - 2)))
         scale, bias = (d.array("float32", (x.shape[1],)) for _ in range(2))
@@ -602,7 +611,7 @@ def normalised_instance(d: Draw) -> Iterator[Sketch]:
 
 
 def normalised_layer(d: Draw) -> Iterator[Sketch]:
-    """LayerNormalization and RMSNormalization."""
+    """Yield LayerNormalization and RMSNormalization."""
     for rank, given_, biased in product((2, 3, 4), (None, 1e-3), (False, True)):
         for axis in (None, 1, -1):
             x = d.array("float32", d.shape(rank, 2))
@@ -612,7 +621,7 @@ def normalised_layer(d: Draw) -> Iterator[Sketch]:
 
 
 def normalised_group(d: Draw) -> Iterator[Sketch]:
-    """GroupNormalization."""
+    """Yield GroupNormalization."""
     for rank, given_ in product((3, 4), (None, 1e-3)):
         x = d.array("float32", (1, 4, *[4] * (rank - 2)))
         per = (4 if d.opset >= 21 else 2,)
@@ -622,7 +631,7 @@ def normalised_group(d: Draw) -> Iterator[Sketch]:
 
 
 def local_response(d: Draw) -> Iterator[Sketch]:
-    """LRN."""
+    """Yield LRN."""
     x = d.array("float32", (1, 7, 4, 4))
     yield d.sketch(x, size=3)
     yield d.sketch(x, size=5, alpha=0.01, beta=0.5, bias=2.0)
@@ -630,7 +639,7 @@ def local_response(d: Draw) -> Iterator[Sketch]:
 
 
 def draw_matmul(d: Draw) -> Iterator[Sketch]:
-    """MatMul of operands of all ranks, constant or not."""
+    """Yield MatMul with operands of all ranks, constant or computed."""
     for left, right in product(range(1, 6), range(1, 6)):
         n, k, m = d.shape(3)
         front = d.shape(3)
@@ -646,7 +655,7 @@ def draw_matmul(d: Draw) -> Iterator[Sketch]:
 
 
 def general_product(d: Draw) -> Iterator[Sketch]:
-    """Gemm."""
+    """Yield Gemm."""
     for options in product((None, 1), (None, 1), (None, 0.5), (None, 0.25), (0, 1, 2)):
         left, right, alpha, beta, bias = options
         n, k, m = d.shape(3)
@@ -663,7 +672,7 @@ def general_product(d: Draw) -> Iterator[Sketch]:
 
 
 def draw_einsum(d: Draw) -> Iterator[Sketch]:
-    """Einsum."""
+    """Yield Einsum."""
     a, b, c = d.shape(3)
     for text, shapes in {
         "ij,jk->ik": ((a, b), (b, c)),
@@ -682,7 +691,7 @@ def draw_einsum(d: Draw) -> Iterator[Sketch]:
 
 
 def draw_quantise(d: Draw) -> Iterator[Sketch]:
-    """QuantizeLinear and DequantizeLinear with one scale and one per channel."""
+    """Yield QuantizeLinear and DequantizeLinear with a single scale and with one per channel."""
     back = d.operator == "DequantizeLinear"
     for kind, rank in product(("int8", "uint8", *(("int32",) if back else ())), range(1, 6)):
         shape = d.shape(rank, 2)
@@ -707,13 +716,13 @@ def draw_quantise(d: Draw) -> Iterator[Sketch]:
 
 
 def quantised_dynamically(d: Draw) -> Iterator[Sketch]:
-    """DynamicQuantizeLinear."""
+    """Yield DynamicQuantizeLinear."""
     for rank in range(1, 5):
         yield d.sketch(d.array("float32", d.shape(rank, 2)), outputs="111")
 
 
 def multiplied_integers(d: Draw) -> Iterator[Sketch]:
-    """MatMulInteger with all zero points."""
+    """Yield MatMulInteger with all kinds of zero points."""
     for left, right, rank in product(("int8", "uint8"), ("int8", "uint8"), (1, 2, 3, 4)):
         n, k, m = d.shape(3)
         a = d.array(left, (k,) if rank == 1 else (*d.shape(rank - 2), n, k), -100, 100)
@@ -736,7 +745,7 @@ def multiplied_integers(d: Draw) -> Iterator[Sketch]:
 
 
 def convolved_integers(d: Draw) -> Iterator[Sketch]:
-    """ConvInteger."""
+    """Yield ConvInteger."""
     for rank, right in product((1, 2), ("int8", "uint8")):
         for padded_, strided, dilated, grouped in product((False, True), repeat=4):
             groups = 2 if grouped else 1
@@ -755,7 +764,7 @@ def convolved_integers(d: Draw) -> Iterator[Sketch]:
 
 
 def recurrent(d: Draw) -> Iterator[Sketch]:
-    """LSTM, GRU and RNN."""
+    """Yield LSTM, GRU and RNN."""
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[d.operator]
     for direction, biased, initial, outputs in product(
         (None, "reverse", "bidirectional"),
@@ -787,7 +796,7 @@ def recurrent(d: Draw) -> Iterator[Sketch]:
 
 
 def draw_resize(d: Draw) -> Iterator[Sketch]:
-    """By whole factors and by others, larger and smaller."""
+    """Yield Resize by integer and other factors, to larger and smaller sizes."""
     for rank, whole in product((3, 4, 5), (True, False)):
         x = d.array("float32", (1, 2, *[d.size(3, 5) for _ in range(rank - 2)]))
         factors = [1.0, 1.0]
@@ -823,7 +832,7 @@ def draw_resize(d: Draw) -> Iterator[Sketch]:
 
 
 def draw_upsample(d: Draw) -> Iterator[Sketch]:
-    """Resize and Upsample."""
+    """Yield Resize and Upsample."""
     x = d.array("float32", (1, 2, 4, 5))
     for mode in ("nearest", "linear"):
         if d.opset < 9:
@@ -888,9 +897,15 @@ FAMILIES: dict[Family, str] = {
 def draw_sketches(
     chosen: Collection[str], draws: int, opsets: Collection[int], types: Collection[str]
 ) -> Iterator[Sketch]:
-    """Yield operators of all families, or the chosen ones, with first inputs of the given types.
+    """Yield random operators of all families.
 
-    Each operator comes in every version that is valid in one of the opsets.
+    Each operator is generated in every version that is valid in one of the opsets.
+
+    Args:
+        chosen: names of the operators; all operators if it is empty.
+        draws: number of random draws per operator and version.
+        opsets: the opsets.
+        types: element types of the first inputs.
     """
     for family, names in FAMILIES.items():
         for operator in names.split():
@@ -903,7 +918,7 @@ def draw_sketches(
 
 
 def _opsets(operator: str, opsets: Collection[int]) -> list[int]:
-    """Return the newest of the given opsets for each version of an operator."""
+    """Return, per version of an operator, the newest of the given opsets with this version."""
     newest: dict[int, int] = {}
     for opset in sorted(opsets):
         try:

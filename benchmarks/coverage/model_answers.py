@@ -1,8 +1,9 @@
-"""Judges what our front end answers to one model file, and whether the answer is true.
+"""Checks what the front end answers for a model file, and that the answer is true.
 
-It has its own list of what no user should read, and its own look at the file: nothing here asks the
-code that is judged. Run as `python -m benchmarks.coverage.model_answers`, this module is a process
-that judges cases.
+The check is independent of the code that it checks: it has its own list of internal words that a
+message must not contain, and reads the model file itself. `python -m
+benchmarks.coverage.model_answers` runs this module as a process that checks cases for
+`benchmarks.coverage.model_files`.
 """
 
 from __future__ import annotations
@@ -30,19 +31,20 @@ INNER_WORDS = re.compile(
     r"|Traceback|<class|\btvm\.\w|\btirx?\b|relax\.|\bR\.\w|\bT\.\w|\w+Error\b|\w\.(cc|cpp|h|py)\b"
     r"|0x[0-9a-f]{6}|^'[^']*'$|cannot be imported: '\w+'|Metadata omitted|Call\b|Expr\b|_impl"
 )
-"""Python's and TVM's insides."""
+"""Matches internal words of Python and TVM, which must not appear in messages."""
 
 RELATIVE_TOLERANCE = {"float16": 1e-2, "bfloat16": 2e-2}
-"""Of sums in another order; 1e-3 for all others, as the package's own test runner has it."""
+"""Relative tolerance of sums in a different order, by element type. It is 1e-3 for all other types,
+as in the test runner of the `onnx` package."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The verdict on a case, and what was said or found.
+    """The verdict on a case, with an explanation in `said`.
 
-    `right`: loads, and computes what the package says. `loads`: can be tuned, and `said` tells why
-    no numbers were compared. `refused`: with a message that is clear and true. `false`: anything
-    else.
+    The verdicts are `right` (the model loads and computes the expected values), `loads` (it can be
+    tuned, and `said` explains why no values were compared), `refused` (it is rejected with a
+    message that is clear and true) and `false` (anything else).
     """
 
     title: str
@@ -51,7 +53,10 @@ class Answer:
 
 
 def judge(case: ModelCase, run: bool = True) -> Answer:
-    """Load and report; run and compare, unless told not to. Raises nothing."""
+    """Load a model and report on it; with `run`, also run it and compare the outputs.
+
+    Never raises an exception.
+    """
     try:
         network = networks.load(case.path)
         network.report(16, 16)
@@ -64,7 +69,10 @@ def judge(case: ModelCase, run: bool = True) -> Answer:
 
 
 def refusal_flaw(message: str, path: Path) -> str:
-    """Return what is false or unclear in a refusal, checked against the file; "" if nothing is."""
+    """Return what is false or unclear in the message of a rejection; "" if nothing is.
+
+    The message is checked against the model file.
+    """
     text = message.replace(str(path), "the file")
     if match := INNER_WORDS.search(text):
         return f"contains an internal name: {match[0]}"
@@ -124,7 +132,7 @@ def _compare_outputs(case: ModelCase, network: Network) -> Answer:
 
 
 def difference(got: NDArray[Any], want: NDArray[Any]) -> str:
-    """How an array differs from what it must be, of any shape; "" if it does not."""
+    """Describe how an array differs from the expected array; "" if it does not."""
     if (got.shape, got.dtype) != (want.shape, want.dtype):
         return f"{got.dtype} {got.shape} instead of {want.dtype} {want.shape}"
     if want.dtype.kind in "biu":

@@ -1,11 +1,11 @@
-"""Judges how the front end answers the models that the `onnx` package ships, all of them.
+"""Checks the front end's answer for every model that the `onnx` package ships.
 
     python -m benchmarks.coverage.model_files                              # all 2,000, some minutes
     python -m benchmarks.coverage.model_files --kinds simple,light --json answers.json
 
-An answer is false where a model loads and computes other numbers than the package says, or is
-refused with a reason that the file contradicts or that speaks of insides, or where the process
-dies. Exits with 1 if there is a false one.
+An answer is false in these cases: the model loads but computes other values than the package
+expects; the model is rejected with a reason that contradicts the file or names internals of
+Tilewright; or the process crashes. The exit status is 1 if an answer is false.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ MEANINGS: dict[Verdict, str] = {
 
 
 def sweep(cases: Sequence[ModelCase], processes: int, seconds: float) -> list[Answer]:
-    """Ask several processes about each case, and return the answers in the order of the cases.
+    """Check cases in several processes, and return the answers in the order of the cases.
 
-    Each case has a time limit of `seconds`. A process that dies is replaced by a new one.
+    Each case has a time limit of `seconds`. A process that crashes is replaced by a new one.
     """
     free: queue.SimpleQueue[RpcProcess] = queue.SimpleQueue()
     children = [
@@ -69,9 +69,9 @@ def sweep(cases: Sequence[ModelCase], processes: int, seconds: float) -> list[An
 
 
 def _ask(child: RpcProcess, case: ModelCase) -> Answer:
-    """Ask a process about a model, and again without running the model if that takes too long.
+    """Check a model in a process; if that takes too long, check it again without running it.
 
-    Compiling a network for this CPU may be slow, while reading it must not be.
+    Compiling a network for this CPU may be slow, but reading it must not be.
     """
     try:
         return _call(child, case, run=True)

@@ -1,11 +1,11 @@
-"""Measures which part of each network the accelerator gets.
+"""Measures how much of each built-in network runs on the accelerator `vta-pynq`.
 
-Run it with `python -m benchmarks.coverage.networks [--write]`.
+    python -m benchmarks.coverage.networks [--write]
 
-For every network of the zoo, on `vta-pynq`: the multiply-accumulates, the share of them that is
-offloaded, how many workloads and calls that is, what they take at least there with the packing at
-their borders, what all of it would take on the CPU beside it, and what is left to the CPU.
-`--write` puts the table into `docs/evidence/coverage.md`.
+For each network, the table has its multiply-accumulates, the offloaded fraction of them, the number
+of workloads and of calls of workloads, a lower bound of the offloaded time including packing, an
+estimate of the time if everything ran on the CPU beside the accelerator, and the operators that
+stay on the CPU. `--write` writes the table to `docs/evidence/coverage.md`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def rows() -> list[tuple[str, ...]]:
 
 
 def table(result: list[tuple[str, ...]]) -> str:
-    """Of rows, in Markdown."""
+    """Return the rows as a Markdown table."""
     rule = ("---", *["---:"] * NUMBERS, "---")
     return "".join(f"| {' | '.join(row)} |\n" for row in (HEAD, rule, *result))
 

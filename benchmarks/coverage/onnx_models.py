@@ -1,8 +1,8 @@
-"""Reads the models that the `onnx` package ships, each with the numbers it must compute.
+"""Reads the models that the `onnx` package ships, each with its expected outputs.
 
-`node` are models of one operator (with `_expanded` twins written as functions of simpler ones),
-`simple` a few operators, `light` published networks without trained weights, `pytorch-*` layers as
-PyTorch exported them in 2017.
+The kinds of models are `node` (a single operator; a variant `_expanded` is written with simpler
+operators), `simple` (a few operators), `light` (published networks without trained weights) and
+`pytorch-*` (layers that PyTorch exported in 2017).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Arrays = list[NDArray[Any]]
 
 @dataclass(frozen=True)
 class ModelCase:
-    """A model file of a kind.
+    """A model file of the `onnx` package.
 
-    `data` is the folder of `input_<i>.pb` and `output_<i>.pb`, the tensors of one inference; None
-    where the package has none.
+    `data` is the folder with the tensors of one inference in `input_<i>.pb` and `output_<i>.pb`;
+    None if the package has no tensors for the model.
     """
 
     kind: str
@@ -39,12 +39,15 @@ class ModelCase:
 
     @property
     def title(self) -> str:
-        """Unique among all."""
+        """Name of the case, which is unique among all cases."""
         return f"{self.kind}/{self.name}"
 
 
 def cases(kinds: Sequence[str], folder: Path) -> list[ModelCase]:
-    """All models of these kinds. Those that the package holds as code are written to `folder`."""
+    """Return all models of the given kinds.
+
+    Models that the package defines in Python are written to `folder`.
+    """
     cases: list[ModelCase] = []
     for kind in kinds:
         cases += _write_models(folder) if kind == "node" else _shipped_models(kind)
@@ -63,9 +66,9 @@ def _shipped_models(kind: str) -> list[ModelCase]:
 
 
 def _write_models(folder: Path) -> list[ModelCase]:
-    """Write the single-operator models of the `onnx` package into a folder.
+    """Write the single-operator models of the `onnx` package to a folder.
 
-    The package creates them when they are asked for, which takes about 20 s.
+    The package generates them on demand, which takes about 20 s.
     """
     from onnx.backend.test.loader import load_model_tests
 
@@ -84,7 +87,7 @@ def _write_models(folder: Path) -> list[ModelCase]:
 
 
 def _write(values: Sequence[Any], place: Path, role: str) -> bool:
-    """Tensors as files; False where one of the values is a sequence, a map or nothing."""
+    """Write tensors to files. Return False if a value is a sequence, a map or missing."""
     for i, value in enumerate(values):
         if not isinstance(value, (np.ndarray, np.generic, onnx.TensorProto)):
             return False

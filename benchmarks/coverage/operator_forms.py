@@ -1,13 +1,13 @@
-"""Writes the table of operator forms that are compiled.
+"""Writes the table of operator forms that the CPU target compiles correctly.
 
     python -m benchmarks.coverage.operator_forms
     python -m benchmarks.coverage.operator_forms --only Conv,Resize
 
-Forms are drawn by hypothesis (`benchmarks.coverage.drawn_forms`) and taken from the node tests of
-the `onnx` package. Each is compiled as the CPU target compiles it and compared with onnxruntime:
-element types and shapes must be the same, integers equal, and floats within 1e-4 of the largest. A
-form enters the table if everything that was drawn of it is right. Forms on which onnxruntime itself
-stops are left out, since there is nothing to compare with.
+The forms come from random operators (`benchmarks.coverage.drawn_forms`) and from the node tests of
+the `onnx` package. Each case is compiled as the CPU target compiles it and compared with
+onnxruntime: element types and shapes must be equal, integers must be equal, and floats may differ
+by 1e-4 of the largest value. A form is added to the table if all its cases are right. Forms on
+which onnxruntime crashes are left out, because there is nothing to compare with.
 """
 
 from __future__ import annotations
@@ -48,15 +48,17 @@ from tilewright.networks.partition.supported_forms import (
 
 Array = NDArray[Any]
 BATCH = 48
-"""Forms that are compiled together: one library costs a second by itself."""
+"""Number of cases that are compiled together, because building a library takes a second in any
+case."""
 TOLERANCE = 1e-4
 OF_HALVES = 2e-3
-"""Where onnxruntime computes in float16, it rounds behind each operator."""
+"""Tolerance for float16, relative to the largest value. It is higher because onnxruntime rounds to
+float16 after each operator."""
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One random operator that has a form: a model of its own, inputs and onnxruntime's outputs."""
+    """A random operator of a certain form: a model with inputs and onnxruntime's outputs."""
 
     form: OperatorForm
     model: bytes
@@ -65,7 +67,10 @@ class Case:
 
 
 def cases(sketches: Iterable[Sketch], most: int) -> Iterator[Case]:
-    """Yield the sketches that onnxruntime runs and that have a form, `most` per form and axis."""
+    """Yield the sketches that onnxruntime can run and that have a form.
+
+    At most `most` cases are yielded per form and axis.
+    """
     seen: dict[tuple[OperatorForm, int | None], int] = defaultdict(int)
     for number, sketch in enumerate(sketches):
         model, inputs = sketch.model(f"n{number}")
@@ -94,7 +99,11 @@ def cases(sketches: Iterable[Sketch], most: int) -> Iterator[Case]:
 
 
 def judge(batch: Sequence[tuple[bytes, dict[str, Array], dict[str, Array]]]) -> list[str]:
-    """Compile models together and say of each what is wrong with it, "" if nothing is."""
+    """Compile models together, run them, and return what is wrong with each; "" if nothing is.
+
+    Args:
+        batch: per model, its bytes, its inputs by name, and the expected outputs by name.
+    """
     from tilewright.networks.compiled.kernel_calls import rewrite_calls
     from tilewright.networks.compiled.library import compiled_library
     from tilewright.networks.compiled.loaded_library import LoadedLibrary
@@ -140,7 +149,7 @@ def judge(batch: Sequence[tuple[bytes, dict[str, Array], dict[str, Array]]]) -> 
 
 
 def difference(result: Array, wanted: Array) -> str:
-    """Say how an array differs from the one that is wanted; "" if it does not."""
+    """Describe how an array differs from the expected array; "" if it does not."""
     if result.dtype != wanted.dtype or result.shape != wanted.shape:
         return f"{result.dtype}{result.shape} instead of {wanted.dtype}{wanted.shape}"
     if not np.issubdtype(wanted.dtype, np.floating):
@@ -153,7 +162,7 @@ def difference(result: Array, wanted: Array) -> str:
 
 
 def _join_models(models: Sequence[onnx.ModelProto]) -> onnx.ModelProto:
-    """Return one model of several whose tensors have different names."""
+    """Join several models into one. The models must have different names of tensors."""
     graph = onnx.GraphProto(name="forms")
     for model in models:
         data = {info.name for info in data_inputs(model)}
@@ -174,13 +183,16 @@ def _reference_options() -> Any:
 
 
 class Judges:
-    """A process that judges batches: a compiler or its code may take the process with it."""
+    """A process that checks batches of cases, since the compiler or compiled code may crash."""
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
 
     def judge(self, batch: Sequence[Case]) -> list[str]:
-        """Return what is wrong with each case; halves of a batch that fails are judged alone."""
+        """Return what is wrong with each case.
+
+        If a batch crashes the process, its halves are checked separately.
+        """
         if self._pool is None:
             self._pool = ProcessPoolExecutor(1, get_context("spawn"))
         sent = [(case.model, case.inputs, case.expected) for case in batch]
@@ -222,9 +234,10 @@ def main(
         Path | None, typer.Option(help="File to list the forms that are left out.")
     ] = None,
 ) -> None:
-    """Judge forms and write the table.
+    """Check forms and write the table.
 
-    Without options, remove the table first: then it holds nothing that is not judged.
+    To get a table with checked forms only, remove the table first and run the command without
+    options.
     """
     chosen = frozenset(filter(None, only.split(",")))
     by_opset: dict[int, list[Case]] = defaultdict(list)
@@ -260,7 +273,7 @@ def main(
 
 
 def _other_forms(table: Path, forms: set[OperatorForm]) -> list[OperatorForm]:
-    """Return the forms of a table that are not examined in this run."""
+    """Return the forms of a table that are not checked in this run."""
     if not table.exists():
         return []
     rows = FormTable.from_json(json.loads(table.read_text())).forms
@@ -268,7 +281,7 @@ def _other_forms(table: Path, forms: set[OperatorForm]) -> list[OperatorForm]:
 
 
 def _write(path: Path, table: FormTable) -> None:
-    """One row per line, so that changes can be read."""
+    """Write the table with one row per line, so that changes are readable in a diff."""
     rows = table.to_json()
     assert isinstance(rows, list)
     lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
@@ -276,9 +289,10 @@ def _write(path: Path, table: FormTable) -> None:
 
 
 def node_test_sketches(chosen: Collection[str]) -> Iterator[Sketch]:
-    """Yield the operators of ONNX's single-operator tests, all or the chosen ones.
+    """Yield the operators of ONNX's single-operator tests, either all or the chosen ones.
 
-    Each comes as it is, and with those inputs constant that usually are constants in models.
+    Each operator is yielded as it is, and again with those inputs as constants that models usually
+    have as constants.
     """
     for test in load_model_tests(kind="node"):
         node, *others = test.model.graph.node

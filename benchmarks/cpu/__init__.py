@@ -1,4 +1,4 @@
-"""Times networks and layers on this processor.
+"""Benchmarks that time networks and layers on the CPU of this machine.
 
-These are the benchmarks of docs/evidence/cpu.md and cpu-estimates.md.
+Their results are on the pages docs/evidence/cpu.md and docs/evidence/cpu-estimates.md.
 """

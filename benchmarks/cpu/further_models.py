@@ -1,10 +1,10 @@
-"""Draws networks of forms that chose no rule of the kernels, for `cpu_networks`.
+"""Networks for `benchmarks.cpu.networks` on which no rule of the kernels was chosen.
 
-A vocoder in HiFi-GAN's form (Kong et al., arXiv 2010.05646), a generator in DCGAN's (Radford et
-al., arXiv 1511.06434), two stages of a 3-D ResNet (Tran et al., arXiv 1711.11248), and dilated
-convolutions beside each other (Chen et al., arXiv 1706.05587). Then PointNet's classifier (Qi et
-al., arXiv 1612.00593), sums over the edges of a graph, gated recurrent units in both directions,
-and two layers of BERT that onnxruntime quantised dynamically.
+They are a vocoder like HiFi-GAN (Kong et al., arXiv 2010.05646), a generator like DCGAN (Radford et
+al., arXiv 1511.06434), two stages of a 3-D ResNet (Tran et al., arXiv 1711.11248), parallel dilated
+convolutions (Chen et al., arXiv 1706.05587), the classifier of PointNet (Qi et al., arXiv
+1612.00593), a graph network that sums over edges, bidirectional gated recurrent units, and two
+layers of BERT that onnxruntime quantised dynamically.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.cpu import models as cpu_models
 
 
 class FurtherNet(cpu_models.Net):
-    """A builder with windows along any number of axes, in which operators are numbered."""
+    """Builder of networks with windows along any number of axes. Operators are numbered."""
 
     def node(
         self, kind: str, inputs: Sequence[str], shape: Sequence[int], **attributes: object
@@ -40,7 +40,7 @@ class FurtherNet(cpu_models.Net):
     def convolution(
         self, x: str, channels: int, kernel: Sequence[int], stride: int = 1, dilation: int = 1
     ) -> str:
-        """Add a convolution of (n, c, …) with a bias; only its stride changes the sizes."""
+        """Add a convolution of (n, c, …) with a bias. Only its stride changes the spatial sizes."""
         batch, depth, *sizes = self.shapes[x]
         pads = [dilation * (taps - 1) // 2 for taps in kernel]
         strides = [stride if taps > 1 or len(set(kernel)) == 1 else 1 for taps in kernel]
@@ -82,7 +82,7 @@ class FurtherNet(cpu_models.Net):
         return self.node("Add", [x, y], np.broadcast_shapes(self.shapes[x], self.shapes[y]))
 
     def resize(self, x: str, size: int) -> str:
-        """Images, linearly to size × size."""
+        """Resize images linearly to size × size."""
         shape = *self.shapes[x][:2], size, size
         sizes = self.constant(f"sizes_{len(self._tensors)}", np.array(shape, np.int64))
         return self.node(
@@ -131,7 +131,10 @@ def generator(net: FurtherNet) -> str:
 
 
 def video(net: FurtherNet) -> str:
-    """Eight frames of 112×112, two residual blocks of 3×3×3; 400 classes."""
+    """Build a video classifier with two residual blocks of 3×3×3 convolutions.
+
+    Its input has eight frames of 112×112 pixels, and its output 400 classes.
+    """
     x = net.elementwise("Relu", net.convolution(net.input, 64, (3, 7, 7), stride=2))
     y = net.convolution(net.elementwise("Relu", net.convolution(x, 64, (3, 3, 3))), 64, (3, 3, 3))
     x = net.elementwise("Relu", net.sum(x, y))
@@ -163,7 +166,10 @@ def segmentation(net: FurtherNet) -> str:
 
 
 def points(net: FurtherNet) -> str:
-    """1,024 points, five layers that all share and a maximum over them; 40 classes."""
+    """Build a classifier of 1,024 points: five layers per point, and the maximum over all points.
+
+    Its output has 40 classes.
+    """
     x = net.input
     for channels in (64, 64, 64, 128, 1024):
         x = net.elementwise("Relu", net.convolution(x, channels, (1,)))
@@ -174,7 +180,10 @@ def points(net: FurtherNet) -> str:
 
 
 def edges(net: FurtherNet) -> str:
-    """Three layers over 2,000 nodes with 64 features: what 10,000 edges bring is added up."""
+    """Build a graph network of three layers over 2,000 nodes with 64 features and 10,000 edges.
+
+    A layer adds up the features that arrive over the edges of each node.
+    """
     nodes, features = net.shapes[net.input]
     rng = np.random.default_rng(0)
     begin = net.constant("begin", rng.integers(0, nodes, 10_000))
@@ -190,7 +199,7 @@ def edges(net: FurtherNet) -> str:
 
 
 def gru_2(net: FurtherNet) -> str:
-    """Two layers of 128 units in both directions over 100 steps of 80 features; 30 classes."""
+    """Build two bidirectional GRU layers of 128 units over 100 steps of 80 features; 30 classes."""
     x, units = net.input, 128
     for layer in range(2):
         steps, batch, features = net.shapes[x]
@@ -218,13 +227,13 @@ MODELS: Mapping[str, tuple[Draw, tuple[int, ...]]] = {
     "edges": (edges, (2000, 64)),
     "gru_2": (gru_2, (100, 1, 80)),
 }
-"""By name: how a network is drawn, and the shape of its input, in float32."""
+"""Function that builds the network and shape of its float32 input, by name."""
 QUANTISED = "bert_2_dynamic"
 NAMES = (*MODELS, QUANTISED)
 
 
 def build_model(name: str) -> onnx.ModelProto:
-    """One of `NAMES`. Raises `KeyError`."""
+    """Build the network with a name in `NAMES`. Raise `KeyError` for other names."""
     if name == QUANTISED:
         return _dynamically_quantised()
     draw, shape = MODELS[name]
@@ -233,7 +242,7 @@ def build_model(name: str) -> onnx.ModelProto:
 
 
 def _dynamically_quantised() -> onnx.ModelProto:
-    """Two layers of BERT-base on 128 tokens, weights in int8 as onnxruntime writes them."""
+    """Build two layers of BERT-base on 128 tokens, quantised to int8 dynamically by onnxruntime."""
     net = cpu_models.Net(QUANTISED, (1, 128, 768), 0, True, input_type=TensorProto.FLOAT)
     with tempfile.TemporaryDirectory() as folder:
         source, out = (Path(folder) / f"{name}.onnx" for name in ("float", "integers"))

@@ -1,18 +1,18 @@
-"""Measures how much faster than its rule a layer can be on a CPU, and what tuners find of that.
+"""Measures how much faster than the rule schedule a CPU layer can be, and how much tuners find.
 
     python -m benchmarks.cpu.headroom --out built/cpu-headroom.parquet
     python -m benchmarks.cpu.headroom --redraw benchmarks/rows/cpu-headroom.parquet
 
-Eight of `benchmarks.layers.CPU_JUDGED` run on one thread. Each layer is searched in four ways: by
-three tuners, and over the schedules that differ from the rule schedule in one knob by one step. The
-fastest of hundreds of noisy trials looks faster than it is. The `LEADERS` fastest trials of each
-search, and of all searches together `MOST_LEADERS`, are therefore measured again, in `TURNS` turns
-with the rule schedule, each turn in another order. Weights are cold, as in a network
-(`docs/decisions/measuring-on-a-cpu.md`). Every second turn chooses the fastest schedule of a
-search, which may be the rule schedule. The other turns give its latency. Intervals resample layers
-and turns.
+Eight layers of `benchmarks.layers.CPU_JUDGED` run on one thread. Each layer is searched in four
+ways: by three tuners, and by measuring all schedules that differ from the rule schedule in one knob
+by one step. The fastest of many noisy trials looks faster than it is. Therefore the `LEADERS`
+fastest trials of each search, and the `MOST_LEADERS` fastest trials of all searches together, are
+measured again in `TURNS` rounds together with the rule schedule, in a different order in each
+round. Weights are not in the cache, as in a network (docs/decisions/measuring-on-a-cpu.md). Every
+second round chooses the fastest schedule of each search, which may be the rule schedule; the other
+rounds give the latency of this choice. The confidence intervals resample layers and rounds.
 
-The file is written after each search and turn, and a later run goes on with it.
+The file is written after each search and each round, and a later run resumes from it.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ LAYERS = (
 )  # fmt: skip
 NEIGHBOURS, AGAIN = "neighbours", "again"
 SEARCHES = {"random": 32, "estimate": 32, NEIGHBOURS: 0, "ml2tuner": 32}
-"""Trials of each search; there are as many neighbours as there are."""
+"""Number of trials of each search. All neighbours are measured, so their number is not limited."""
 BUDGETS = (16, 32)
-"""Trials after which a tuner is judged."""
+"""Numbers of trials after which a tuner is evaluated."""
 TUNERS = ("random", "estimate", "ml2tuner")
 BATCH = 16
 LEADERS, MOST_LEADERS = 2, 8
@@ -62,7 +62,7 @@ def main(
     turns: Annotated[int, typer.Option(help="Turns of the second measurement.")] = TURNS,
     redraw: Redraw = None,
 ) -> None:
-    """Measure what the file lacks, and print the table."""
+    """Measure what is missing in the file, and print the table."""
     if redraw is None:
         _measure(split_names(layers) or list(LAYERS), turns, out)
     print(table_of(pd.read_parquet(redraw or out)))
@@ -129,7 +129,7 @@ def _rows(
 def _again(
     target: CpuTarget, layer: str, rows: pd.DataFrame, turns: int, out: Path
 ) -> pd.DataFrame:
-    """Measure the leaders of all searches and the rule schedule, as many turns as are missing."""
+    """Measure the leaders of all searches and the rule schedule in the rounds that are missing."""
     workload = cpu_workload(layer)
     space = target.space(workload)
     rule = int(space.ravel(np.array([target.rule(workload)], np.int32))[0])
@@ -152,7 +152,7 @@ def _again(
 
 
 def _leaders(rows: pd.DataFrame, layer: str) -> Mapping[str, list[int]]:
-    """Return the fastest configs of each search by their trials, and of all searches as `""`."""
+    """Return the fastest configs of each search by its trials; key `""` stands for all searches."""
     trials = rows[(rows["layer"] == layer) & (rows["turn"] < 0)]
     found = {
         f"{tuner} {budget}": _fastest(trials[trials["search"] == tuner][:budget], LEADERS)
@@ -168,14 +168,14 @@ def _fastest(trials: pd.DataFrame, count: int) -> list[int]:
 
 
 def choices(rows: pd.DataFrame) -> dict[str, Floats]:
-    """Return the seconds of each search's choice in the turns that did not choose it.
+    """Return the seconds of each search's choice, in rounds that were not used for the choice.
 
     Args:
         rows: rows of the benchmark.
 
     Returns:
-        Seconds by search, each of shape (layers, turns). `""` is the best choice of all searches
-            together, and `rule` is the rule schedule.
+        Seconds by search, each of shape (layers, rounds). `""` is the best choice of all searches
+        together, and `rule` is the rule schedule.
     """
     layers = _finished(rows)
     chosen: dict[str, list[Floats]] = {}
@@ -201,7 +201,7 @@ def _finished(rows: pd.DataFrame) -> list[str]:
 
 
 def table_of(rows: pd.DataFrame) -> str:
-    """Return a table in Markdown of the seconds of the rule schedule and of each choice.
+    """Return a Markdown table of the seconds of the rule schedule and of each choice.
 
     The last line has the geometric mean of the ratios to the rule schedule, with its interval.
     """

@@ -1,9 +1,9 @@
-"""Compares int8 with float32 on this processor: baselines of development layers, in turns.
+"""Compares the throughput of int8 and float32 rule schedules of development layers on this CPU.
 
     python -m benchmarks.cpu.int8 --target cpu:threads=1      # a minute
 
-Prints a table in 10^9 operations a second, two a multiply-add of the plain operator: where
-float32 uses Winograd's algorithm, it makes fewer.
+Prints a table in 10^9 operations per second. A multiply-add of the operator's definition counts as
+two operations, even where float32 uses Winograd's algorithm, which needs fewer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REQUANTISE = "bias, >> 8, min 127, max 0"
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure the layers and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--target", default="cpu")
     target = make_target(parser.parse_args().target)
@@ -38,7 +38,10 @@ def main() -> None:
 
 
 def rates(target: Target, workloads: tuple[Workload, ...]) -> list[float]:
-    """10^9 operations a second of each workload's baseline: medians of some rounds."""
+    """Return the throughput of each workload's rule schedule in 10^9 operations per second.
+
+    Each value is the median of several rounds.
+    """
     baseline = capability(target, Baseline)
     assert baseline is not None
     lowered = [baseline.baseline(workload).lowered for workload in workloads]

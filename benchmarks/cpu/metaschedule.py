@@ -1,18 +1,18 @@
-"""Tunes layers with MetaSchedule in its own setting, and the same layers with our tuner.
+"""Compares TVM's MetaSchedule, in its own setting, with Tilewright's default tuner on CPU layers.
 
     python -m benchmarks.cpu.metaschedule --out built/natural.parquet --quick   # two layers
     python -m benchmarks.cpu.metaschedule --out FILE --seeds 3                  # hours
     python -m benchmarks.cpu.metaschedule --redraw benchmarks/rows/metaschedule-natural.parquet
 
-MetaSchedule gets a Relax function of plain operators: NHWC images, HWIO weights, constants as
-weights. The passes, the design space, the population, the generations, the cost model, the builder
-and the runner are those of `relax.pipeline.static_shape_tuning_pipeline` with `cpu_weight_prepack`,
-but for limits of time. Its steps are called one by one, because the pipeline takes no seed. Our
-tuner gets the same layer as a workload, with the layouts of its own kernels. Each measures with its
-own instrument.
+MetaSchedule gets a Relax function of plain operators, with NHWC images and HWIO weights that are
+constants. Its passes, design space, population, generations, cost model, builder and runner are
+those of `relax.pipeline.static_shape_tuning_pipeline` with `cpu_weight_prepack`, except for time
+limits. The steps of this pipeline are called one by one, because the pipeline does not accept a
+seed. Tilewright's tuner gets the same layer as a workload, with the layouts of its own kernels.
+Each tuner measures with its own runner.
 
-The fastest programs of both are then timed in turns by TVM's evaluator, in one process. The output
-of MetaSchedule's is compared with numpy's first. All is on one thread.
+The fastest programs of both tuners are then timed in turns by TVM's evaluator in one process, after
+MetaSchedule's output was compared with numpy. Everything runs on one thread.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ LAYERS = (
 QUICK = ("mobilenet_v2 1x1 192-64", "vit_tiny qkv")
 TURNS = 7
 PATIENCE_SECONDS = 120.0
-"""What a program may take to be built, and to run: TVM's 30 do not suffice where a process takes
-half a minute to import it."""
+"""Time limit in seconds for building a program and for running it. TVM's default of 30 s is too
+short if a process takes half a minute to import TVM."""
 
 
 def main() -> None:
-    """Tune, time, write a row a trial; print the table."""
+    """Tune and time the layers, write one row per trial, and print the table."""
     parser = row_arguments(__doc__, "built/metaschedule-natural.parquet")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--layers", default="", help="names, separated by commas")
@@ -82,8 +82,8 @@ def main() -> None:
 def compare_tuners(name: str, trials: int, seed: int) -> list[dict[str, Any]]:
     """Tune a layer with both tuners, and return one row per trial.
 
-    `final_ms` is the time of a tuner's fastest program, measured in turns with the other tuner's.
-    It is the same in all rows of a tuner.
+    `final_ms` is the time of a tuner's fastest program in ms, measured in turns with the other
+    tuner's program. All rows of a tuner have the same value.
     """
     target = make_target("cpu:threads=1")
     assert isinstance(target, CpuTarget)
@@ -113,10 +113,11 @@ def compare_tuners(name: str, trials: int, seed: int) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class DefaultRun:
-    """Run of the tuner `default` on a layer.
+    """A run of the tuner `default` on a layer.
 
-    `seconds` has one entry per measurement, NaN where a program failed, and `elapsed` the seconds
-    since the search began. `best` is the fastest program as a batch of one.
+    `seconds` has one entry per measurement, NaN for a failed program. `elapsed` has the seconds
+    from the beginning of the search to each measurement. `best` is the fastest program, as a batch
+    of one.
     """
 
     seconds: list[float]
@@ -139,10 +140,10 @@ def tune_by_default(target: CpuTarget, workload: Workload, trials: int, seed: in
 
 
 class MetaSchedule:
-    """Run of TVM's MetaSchedule on a layer.
+    """A run of TVM's MetaSchedule on a layer.
 
-    `seconds` has one entry per measurement of its runner, NaN where a program failed, and `elapsed`
-    the seconds since the search began.
+    `seconds` has one entry per measurement of its runner, NaN for a failed program. `elapsed` has
+    the seconds from the beginning of the search to each measurement.
     """
 
     def __init__(self, tensors: SampleTensors, spec: CpuSpec, trials: int, seed: int) -> None:
@@ -209,7 +210,7 @@ class MetaSchedule:
 
         @derived_object
         class Note(PyMeasureCallback):  # type: ignore[misc]
-            """Notes what each batch of measurements gave, and when."""
+            """Callback that records the results of each batch of measurements, and their time."""
 
             def apply(
                 self, scheduler: Any, task: int, candidates: Any, builds: Any, results: Any
@@ -285,7 +286,7 @@ def plain_module(tensors: SampleTensors) -> tuple[list[NDArray[np.float32]], Any
 
 
 def in_turns(calls: Mapping[str, Callable[[], float]]) -> dict[str, float]:
-    """Milliseconds a call, medians of turns."""
+    """Call functions in turns, and return the median of each function's results in ms."""
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(TURNS):
         for name, call in calls.items():
@@ -296,7 +297,7 @@ def in_turns(calls: Mapping[str, Callable[[], float]]) -> dict[str, float]:
 def table(rows: pd.DataFrame) -> str:
     """Return a Markdown table with one row per layer, medians over its seeds.
 
-    The last row is the geometric mean with its interval, over as many first seeds as all layers
+    The last row has the geometric mean with its interval, over the first seeds that all layers
     have.
     """
     head = (
@@ -331,9 +332,10 @@ def table(rows: pd.DataFrame) -> str:
 
 
 def _in_as_long(ours: Sequence[pd.DataFrame], theirs: Sequence[pd.DataFrame]) -> str:
-    """Describe how far MetaSchedule was when `default` was done: trials, and best latency so far.
+    """Describe MetaSchedule's progress when `default` was done: trials and best latency so far.
 
-    The latency is relative to MetaSchedule's last best; both are medians over seeds.
+    The latency is relative to MetaSchedule's final best latency. Both numbers are medians over
+    seeds.
     """
     counts, shares = [], []
     for mine, other in zip(ours, theirs, strict=True):
@@ -346,7 +348,7 @@ def _in_as_long(ours: Sequence[pd.DataFrame], theirs: Sequence[pd.DataFrame]) ->
 
 
 def _kernel(target: CpuTarget, tensors: SampleTensors, best: Lowered) -> Callable[[], float]:
-    """Seconds a call of our program, without other data between calls."""
+    """Return a function that measures the seconds of one call of our program, with a warm cache."""
     import tvm
 
     with tempfile.TemporaryDirectory() as folder:

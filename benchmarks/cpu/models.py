@@ -1,10 +1,10 @@
-"""Draws the networks that `cpu_networks` times beyond the built-in ones, with seeded weights.
+"""Networks that `benchmarks.cpu.networks` times besides the built-in ones, with random weights.
 
-EfficientNet-B0 (Tan and Le, arXiv 1905.11946), a U-Net (Ronneberger et al., arXiv 1505.04597, half
-as wide), ConvNeXt-T (Liu et al., arXiv 2201.03545), MLP-Mixer S/16 (Tolstikhin et al.,
-arXiv 2105.01601), six layers of BERT and of GPT-2, a recommender of DLRM's form (Naumov et al.,
-arXiv 1906.00091), keyword spotting by separable convolutions (Zhang et al., arXiv 1711.07128), and
-convolutions along audio samples.
+They are EfficientNet-B0 (Tan and Le, arXiv 1905.11946), a U-Net with half the width (Ronneberger et
+al., arXiv 1505.04597), ConvNeXt-T (Liu et al., arXiv 2201.03545), MLP-Mixer S/16 (Tolstikhin et
+al., arXiv 2105.01601), six layers of BERT and of GPT-2, a recommender like DLRM (Naumov et al.,
+arXiv 1906.00091), keyword spotting with separable convolutions (Zhang et al., arXiv 1711.07128),
+and convolutions over audio samples. The seeds of the weights are fixed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Draw = Callable[["Net"], str]
 
 
 class Net(Builder):
-    """A builder with the operators that only these networks have."""
+    """Builder with the operators that only these networks need."""
 
     def sigmoid(self, x: str, name: str) -> str:
-        """1 / (1 + exp(−x))."""
+        """Add a sigmoid, 1 / (1 + exp(−x))."""
         return self._node("Sigmoid", [x], name, self.shapes[x])
 
     def swish(self, x: str, name: str) -> str:
@@ -34,7 +34,7 @@ class Net(Builder):
         return self.multiply(x, self.sigmoid(x, f"{name}.sigmoid"), name)
 
     def upsample(self, x: str, name: str, out_channels: int) -> str:
-        """Add a transposed convolution of 2×2 with a stride of 2."""
+        """Add a transposed convolution with a 2×2 kernel and a stride of 2."""
         batch, channels, height, width = self.shapes[x]
         weight = self._normal(f"{name}.weight", (channels, out_channels, 2, 2), channels**-0.5)
         bias = self._normal(f"{name}.bias", (out_channels,), 0.01)
@@ -58,7 +58,7 @@ class Net(Builder):
         )  # fmt: skip
 
     def lstm(self, x: str, name: str, hidden: int) -> str:
-        """One direction over (steps, batch, features); gives (steps, batch, hidden)."""
+        """Add a one-directional LSTM from (steps, batch, features) to (steps, batch, hidden)."""
         steps, batch, features = self.shapes[x]
         inputs = [
             x,
@@ -71,7 +71,10 @@ class Net(Builder):
 
 
 def efficientnet_b0(net: Net) -> str:
-    """Sixteen inverted residuals with squeeze-and-excitation; 224×224 images, 1000 classes."""
+    """Build EfficientNet-B0: sixteen inverted residual blocks with squeeze-and-excitation.
+
+    Its input is a 224×224 image, and its output has 1000 classes.
+    """
     stages = ((1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3),
               (6, 112, 3, 1, 5), (6, 192, 4, 2, 5), (6, 320, 1, 1, 3))  # fmt: skip
     x = _swish_convolution(net, net.input, "stem", 32, 3, 2)
@@ -104,7 +107,7 @@ def _swish_convolution(
 
 
 def unet(net: Net) -> str:
-    """Four levels down and up with shortcuts, 32 channels at the top; 256×256 images, 2 classes."""
+    """Build a U-Net of four levels with 32 channels at the top; 256×256 images, 2 classes."""
     x, kept = net.input, []
     for level in range(5):
         if level:
@@ -127,7 +130,10 @@ def _double_convolution(net: Net, x: str, name: str, channels: int) -> str:
 
 
 def convnext_t(net: Net) -> str:
-    """Stages of 3, 3, 9 and 3 blocks: depthwise 7×7, layer norm, two products with GELU."""
+    """Build ConvNeXt-T with stages of 3, 3, 9 and 3 blocks.
+
+    A block has a depthwise 7×7 convolution, a layer norm, and two matrix products with GELU.
+    """
     x = net.conv(net.input, "stem", 96, 4, 4, bias=True)
     for stage, (channels, blocks) in enumerate(((96, 3), (192, 3), (384, 9), (768, 3))):
         if stage:
@@ -149,7 +155,10 @@ def convnext_t(net: Net) -> str:
 
 
 def mixer_s16(net: Net) -> str:
-    """Eight blocks that mix 196 patches and 512 channels in turns; 224×224 images."""
+    """Build MLP-Mixer S/16: eight blocks that mix 196 patches and 512 channels in turns.
+
+    Its input is a 224×224 image.
+    """
     x = net.conv(net.input, "patches", 512, 16, 16, bias=True)
     x = net.transpose(net.reshape(x, "rows", (1, 512, 196)), "tokens", (0, 2, 1))
     for block in range(8):
@@ -168,17 +177,17 @@ def _gelu_of(net: Net, x: str, name: str, features: int) -> str:
 
 
 def bert_6(net: Net) -> str:
-    """Six layers of BERT-base."""
+    """Build six layers of BERT-base."""
     return _bert(net, 6)
 
 
 def bert_2(net: Net) -> str:
-    """Two layers of BERT-base, for long texts."""
+    """Build two layers of BERT-base, for long texts."""
     return _bert(net, 2)
 
 
 def _bert(net: Net, layers: int) -> str:
-    """Layers of BERT-base (width 768) over embedded tokens, norm after each sum."""
+    """Build layers of BERT-base (width 768) on embedded tokens, with a norm after each sum."""
     x = net.input
     for index in range(layers):
         y = net.add(attention(net, x, f"{index}.attention", 12), x, f"{index}.add1")
@@ -189,7 +198,7 @@ def _bert(net: Net, layers: int) -> str:
 
 
 def gpt_6(net: Net) -> str:
-    """Six layers of GPT-2 (width 768), norm before each part, without the head over all words."""
+    """Build six layers of GPT-2 (width 768), with a norm before each part and no output head."""
     x = net.input
     for index in range(6):
         y = net.layer_norm(x, f"{index}.norm1", 1e-5)
@@ -200,7 +209,10 @@ def gpt_6(net: Net) -> str:
 
 
 def dlrm(net: Net) -> str:
-    """Eight tables of 10,000 rows and products of each with each; ids of (batch, 8)."""
+    """Build a recommender with eight tables of 10,000 rows and all pairwise products.
+
+    Its input are IDs of shape (batch, 8).
+    """
     batch = net.shapes[net.input][0]
     columns = [
         net.reshape(
@@ -218,7 +230,7 @@ def dlrm(net: Net) -> str:
 
 
 def keywords(net: Net) -> str:
-    """Four separable layers of 64 channels over 49×10 coefficients; twelve words."""
+    """Build four separable layers of 64 channels over 49×10 coefficients; twelve words."""
     x = net.relu(net.batch_norm(net.conv(net.input, "stem", 64, (10, 4), 2, (5, 1)), "bn"), "relu")
     for index in range(4):
         for part, kernel, groups in (("depthwise", 3, 64), ("pointwise", 1, 1)):
@@ -229,7 +241,7 @@ def keywords(net: Net) -> str:
 
 
 def audio(net: Net) -> str:
-    """Seven convolutions along a second of samples, then 35 words (M5's form, wider)."""
+    """Build seven convolutions over one second of samples, like M5 but wider; 35 words."""
     x = net.relu(net.conv1d(net.input, "0", 64, 80, 4), "0.relu")
     for index, (channels, stride) in enumerate(
         ((64, 4), (128, 1), (128, 4), (256, 1), (256, 4), (512, 1)), start=1
@@ -241,7 +253,10 @@ def audio(net: Net) -> str:
 
 
 def lstm_2(net: Net) -> str:
-    """Two layers of 256 over 50 steps of 40 features; the last gives 12 classes."""
+    """Build two LSTM layers of 256 units over 50 steps of 40 features.
+
+    The last step gives 12 classes.
+    """
     x = net.lstm(net.lstm(net.input, "first", 256), "second", 256)
     return net.dense(net.take(x, "last", net.shapes[x][0] - 1, 0), "fc", 12)
 
@@ -264,16 +279,16 @@ MODELS: Mapping[str, tuple[Draw, tuple[int, ...], int]] = {
     "audio": (audio, (1, 1, 16000), TensorProto.FLOAT),
     "lstm_2": (lstm_2, (50, 1, 40), TensorProto.FLOAT),
 }
-"""By name: how a network is drawn, the shape of its input, and the type of that."""
+"""Function that builds the network, shape of its input, and ONNX type of its input, by name."""
 
 
 def build_model(name: str) -> onnx.ModelProto:
-    """One of `MODELS`. Raises `KeyError`."""
+    """Build the network with a name in `MODELS`. Raise `KeyError` for other names."""
     draw, shape, kind = MODELS[name]
     net = Net(name, shape, 0, True, input_type=kind)
     return net.model(draw(net))
 
 
 def parameters(model: onnx.ModelProto) -> int:
-    """How many numbers the weights of a model are."""
+    """Return the number of weights of a model."""
     return sum(int(np.prod(tensor.dims)) for tensor in model.graph.initializer)

@@ -1,18 +1,20 @@
-"""Times whole networks on this processor in turns with onnxruntime and OpenVINO.
+"""Compares the latency of whole networks on this CPU with onnxruntime and OpenVINO.
 
     python -m benchmarks.cpu.networks --json built/networks.json --quick   # minutes: five networks
     python -m benchmarks.cpu.networks --json built/networks.json           # an hour or two
     python -m benchmarks.cpu.networks --json FILE --folder models          # ONNX files of your own
     python -m benchmarks.cpu.networks --redraw benchmarks/rows/cpu-networks-avx2.parquet
 
-Libraries take the kernels' own rules, without tuning, unless `--trials` says otherwise. Every
-network runs on one thread, where processor time is compared, and on two, where wall-clock time is.
-`evaluation.engines.timing` says how rounds are taken, and which count. An engine that is not
-installed is left out; `pip install openvino` adds OpenVINO. With `--precision f32`, the usual, that
-computes in float32; with any other, in the precision that it chooses itself.
+Without `--trials`, libraries are built with the rule schedules of the kernels, without tuning. Each
+network runs on one thread, where processor time is compared, and on two threads, where wall-clock
+time is compared. `tilewright.evaluation.engines.timing` defines how rounds are measured and which
+rounds count. An engine that is not installed is left out; `pip install openvino` adds OpenVINO.
+With `--precision f32`, the default, OpenVINO computes in float32; with any other value, it chooses
+its precision itself.
 
-The file has a row a network and number of threads, its figures medians of quiet rounds. Every round
-is in the Parquet file beside it, of which `--redraw` makes the table of docs/evidence/cpu.md.
+The file has one row per network and number of threads, with medians over the quiet rounds. The
+Parquet file beside it has all rounds; `--redraw` prints the table of docs/evidence/cpu.md from this
+file.
 """
 
 from __future__ import annotations
@@ -45,14 +47,17 @@ from tilewright.targets.cpu.spec import PRECISIONS, this_machine
 
 RIVALS = ("onnxruntime", "openvino")
 LIGHT = ("densenet121", "inception_v1", "inception_v2", "shufflenet", "squeezenet", "zfnet512")
-"""Published networks that the `onnx` package ships."""
+"""Names of published networks that the `onnx` package ships."""
 QUICK = ("mobilenet_v2", "bert_tiny", "keywords", "squeezenet", "audio")
 ROUNDS, QUICK_ROUNDS = 20, 5
 SECONDS = 0.2
 
 
 def main() -> None:
-    """Time, write the file after every network, print a line each and the means."""
+    """Time the networks, print a line per network and the means.
+
+    The file is written after each network.
+    """
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", type=Path, help="file that the run writes")
     parser.add_argument("--redraw", type=Path, help="only print the table of a finished run's rows")
@@ -105,7 +110,7 @@ def main() -> None:
 
 
 def names() -> list[str]:
-    """All networks, those of the package and those of this folder."""
+    """Return the names of all networks: the built-in ones and those of this folder."""
     return [*zoo.names(), *LIGHT, *cpu_models.MODELS, *cpu_further_models.NAMES]
 
 
@@ -135,7 +140,7 @@ def _build_network(name: str) -> onnx.ModelProto:
 
 
 def row(network: str, precision: str, made: Benchmark) -> dict[str, Any]:
-    """Return the figures of a network; None for an engine that is not installed."""
+    """Return the figures of a network. A figure is None for an engine that is not installed."""
     timed = made.timed
     openvino = "openvino-default" if "openvino-default" in timed.engines else "openvino"
 
@@ -164,9 +169,9 @@ def row(network: str, precision: str, made: Benchmark) -> dict[str, Any]:
 
 
 def every_round(network: str, made: Benchmark) -> list[dict[str, Any]]:
-    """Return one row per engine and round: wall-clock and processor seconds per inference.
+    """Return one row per engine and round, with wall-clock and processor seconds per inference.
 
-    OpenVINO has the same name whatever precision it computes in.
+    OpenVINO has the same name for every precision.
     """
     timed = made.timed
     return [
@@ -182,7 +187,7 @@ def every_round(network: str, made: Benchmark) -> list[dict[str, Any]]:
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Markdown, a table a number of threads."""
+    """Return a Markdown table per number of threads."""
     counts = sorted(rows["threads"].unique())
     tables = [_table(rows[rows["threads"] == count], count == 1) for count in counts]
     if len(counts) == 1:
@@ -192,11 +197,11 @@ def table(rows: pd.DataFrame) -> str:
 
 
 def _table(rows: pd.DataFrame, processor_time: bool) -> str:
-    """Return a table with one line per network, then geometric means with intervals.
+    """Return a table with one line per network, and geometric means with intervals.
 
-    Figures are those of quiet rounds, or of all rounds if fewer than `FEWEST` are quiet. Intervals
-    resample networks and rounds. Ratios are of processor time if `processor_time` is set, otherwise
-    of wall-clock time.
+    The figures use quiet rounds, or all rounds if fewer than `FEWEST` are quiet. The intervals
+    resample networks and rounds. Ratios compare processor time if `processor_time` is set,
+    otherwise wall-clock time.
     """
     head = (
         "network", "onnxruntime, ms", "OpenVINO, ms", "Tilewright, ms",
@@ -232,7 +237,7 @@ def _table(rows: pd.DataFrame, processor_time: bool) -> str:
 
 
 def line(result: Mapping[str, Any]) -> str:
-    """One network's figures."""
+    """Return a line with the figures of one network."""
     parts = [f"{result['network']}, {result['threads']} threads: {result['tilewright_ms']:.3f} ms"]
     for rival in RIVALS:
         if result[f"{rival}_ms"]:
@@ -245,14 +250,17 @@ def line(result: Mapping[str, Any]) -> str:
 
 
 def _ratio(result: Mapping[str, Any], rival: str) -> float:
-    """Of processor time on one thread, of wall-clock time on more."""
+    """Return our time relative to a rival's.
+
+    Processor times are compared on one thread, and wall-clock times on more threads.
+    """
     if result["threads"] == 1:
         return float(result[f"cpu_ratio_{rival}"])
     return float(result["tilewright_ms"] / result[f"{rival}_ms"])
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Geometric means a rival and number of threads, and the networks that are slower."""
+    """Return the geometric means per rival and number of threads, and the slower networks."""
     lines = []
     for rival in RIVALS:
         for threads in sorted({row["threads"] for row in rows}):

@@ -1,9 +1,12 @@
-"""Measures what operators cost on this machine's CPU: `python -m benchmarks.cpu.operator_costs`.
+"""Measures the cost of operators on this machine's CPU, for `networks.offloading.cpu_costs`.
 
-Measures, on one core, every kind of `networks.offloading.cpu_costs.SECONDS` as the CPU side of a
-network runs it: compiled by TVM without tuning, in float. Packing as an image is brought into
-blocks. A kind's figure is the geometric mean over its cases, a case's the fastest of several runs.
-The table in the module is what this printed, rounded to two digits.
+    python -m benchmarks.cpu.operator_costs
+
+Each kind of operator in `cpu_costs.SECONDS` is measured on one core as the CPU beside an
+accelerator runs it: compiled by TVM without tuning, in float32. Packing an image into blocks is
+measured in int8. The cost of a kind is the geometric mean over its cases, and the time of a case is
+the minimum of several runs. `SECONDS` has the numbers that this command printed, rounded to two
+digits.
 """
 
 from __future__ import annotations
@@ -31,11 +34,11 @@ RUNS = 7
 OPSET = 20
 
 Case = tuple[Kind, str, tuple[int, ...], Mapping[str, NDArray[np.float32]], dict[str, object], int]
-"""Kind, ONNX operator, shape of its input, its constants, its attributes, its units of work."""
+"""Kind, ONNX operator, shape of the input, constants, attributes, and number of units of work."""
 
 
 def cases() -> list[Case]:
-    """Layers of the sizes that networks have, each with its constants (shapes as ONNX has them)."""
+    """Return the operators to measure, in sizes that networks have. Shapes are in ONNX's layout."""
     cases: list[Case] = []
     for c, o, size, kernel, stride in (
         (64, 64, 56, 3, 1), (128, 128, 28, 3, 1), (256, 256, 14, 3, 1), (64, 256, 56, 1, 1),
@@ -84,7 +87,7 @@ def cases() -> list[Case]:
 
 
 def seconds_of(case: Case) -> float:
-    """Of one unit of work, on a drawn input of the case's shape."""
+    """Return the seconds per unit of work of an operator, on a random input."""
     _, operator, shape, constants, attributes, work = case
     node = helper.make_node(operator, ["x", *constants], ["y"], name="y", **attributes)
     graph = helper.make_graph(
@@ -101,14 +104,17 @@ def seconds_of(case: Case) -> float:
 
 
 def packing_seconds() -> float:
-    """Of one byte of an int8 image that is brought into blocks of 16 channels."""
+    """Return the seconds per byte of packing an int8 image into blocks of 16 channels."""
     image = np.random.default_rng(0).integers(-128, 128, (64, 112, 112), np.int8)
     blocks = image.reshape(4, 16, 112, 112)
     return _fastest(lambda: np.ascontiguousarray(blocks.transpose(0, 2, 3, 1))) / image.size
 
 
 def unfolding_seconds() -> float:
-    """Of one byte of the packed result: what becomes of the first image of ResNet-18."""
+    """Return the seconds per byte of the result of unfolding the input image of ResNet-18.
+
+    The image is rearranged into patches and packed.
+    """
     first = parse_workload("conv2d:n=1,c=3,h=224,w=224,o=64,k=7,s=2,p=3")
     unfold = Unfold.for_patches(first, 2, 2)
     image = np.random.default_rng(0).integers(-128, 128, (1, 3, 224, 224), np.int8)
@@ -122,7 +128,7 @@ def unfolding_seconds() -> float:
 
 
 def measure_costs() -> dict[Kind, float]:
-    """Seconds a unit by kind."""
+    """Return the seconds per unit of work by kind of operator."""
     result: defaultdict[Kind, list[float]] = defaultdict(list)
     for case in cases():
         result[case[0]].append(seconds_of(case))
@@ -148,7 +154,7 @@ def _normal(*shape: int) -> NDArray[np.float32]:
 
 
 def main() -> None:
-    """Print what is measured beside what the table says."""
+    """Print the measured costs beside those in `cpu_costs.SECONDS`."""
     for kind, seconds in measure_costs().items():
         print(
             f"{kind:15} {seconds * 1e9:8.3g} ns measured, "

@@ -1,16 +1,18 @@
-"""Measures the share of a core's peak that layers of networks reach by the kernels' own rules.
+"""Measures the fraction of a core's peak throughput that rule schedules of layers reach.
 
     python -m benchmarks.cpu.peak --out built/cpu-peak.parquet --networks resnet18   # a minute
     python -m benchmarks.cpu.peak --out FILE                                         # minutes
     python -m benchmarks.cpu.peak --out FILE --precision bf16    # tiles of AMX
     python -m benchmarks.cpu.peak --redraw benchmarks/rows/cpu-peak.parquet
 
-A layer is run alone on one thread, with other large weights at each call, as in a network. Its rate
-counts the multiplications of the layer's definition, so Winograd's algorithm may pass 100 %. The
-peak is the most that the reference kernel reached in the whole run; it is measured again beside
-every layer. That of tiles is 16 times as high: 512 multiplications of bfloat16 a cycle, 32 of
-float32. Where a layer is slow, the table says how much of its time its bytes from memory take
-at the measured bandwidth, and what the estimate says of the schedule: copies, idle multipliers.
+Each layer runs alone on one thread, with different weights at each call, so that they are not in
+the cache, as in a network. The rate counts the multiplications of the layer's definition, so
+Winograd's algorithm may exceed 100 %. The peak is the highest rate of the reference kernel in the
+whole run; the reference kernel is measured again beside every layer. The peak of AMX tiles is 16
+times as high: 512 bfloat16 multiplications per cycle instead of 32 in float32. For slow layers, the
+table has possible causes: the fraction of the time that the layer's bytes take at the measured
+memory bandwidth, and the fractions of the estimated cycles that are spent on copies and on idle
+multipliers.
 """
 
 from __future__ import annotations
@@ -39,16 +41,16 @@ NETWORKS = (
     "vit_tiny", "mixer_s16", "bert_6_128",
 )  # fmt: skip
 LARGE = 50e6
-"""Multiply-adds of the layers that the table shows."""
+"""Minimum number of multiply-adds of layers that are measured."""
 LOW = 0.7
-"""Of the peak; below, the table says why."""
+"""Fraction of the peak below which the table shows possible causes."""
 TURNS = 3
 OF_TILES = 16
-"""Times what vectors multiply in a cycle."""
+"""Multiplications per cycle of AMX tiles, relative to vector instructions."""
 
 
 def main() -> None:
-    """Measure, write a row a layer; print the table."""
+    """Measure the layers, write one row per layer, and print the table."""
     parser = row_arguments(__doc__, "built/cpu-peak.parquet")
     parser.add_argument("--precision", choices=("f32", "bf16"), default="f32")
     parser.add_argument(
@@ -67,7 +69,7 @@ def main() -> None:
 
 
 def measure_layers(target: CpuTarget, names: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield one row per distinct large layer, for the first network that contains it."""
+    """Yield one row per distinct large layer, with the first network that contains it."""
     seen: set[Workload] = set()
     bandwidth = target.hardware_features()["memory_gbytes_per_second"] * 1e9
     faster = OF_TILES if target.traits.float_type == "bfloat16" else 1
@@ -105,7 +107,7 @@ def _workloads(name: str, target: CpuTarget) -> list[Workload]:
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Markdown: a line a layer, the slowest first, and how many reach `LOW`."""
+    """Return a Markdown table of the layers, slowest first, and the number that reach `LOW`."""
     peak = rows.peak_gflops.max()
     rows = rows.assign(share=2e-9 * rows.macs / rows.seconds / peak)
     cells = [
@@ -128,10 +130,10 @@ def table(rows: pd.DataFrame) -> str:
 
 
 def _causes(row: Any) -> tuple[str, str, str]:
-    """Return estimates of why a layer is slow, or empty cells if its share is at least `LOW`.
+    """Return estimates of why a layer is slow; empty cells if its share is at least `LOW`.
 
-    They are the time of its bytes from memory, relative to the measured time, and two shares of the
-    estimated cycles: copies with the epilogue, and idle multipliers.
+    They are the time to move its bytes from memory, relative to the measured time, and two
+    fractions of the estimated cycles: copies with the epilogue, and idle multipliers.
     """
     if row.share >= LOW:
         return "", "", ""

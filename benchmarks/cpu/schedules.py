@@ -1,14 +1,15 @@
-"""Measures random schedules of a processor, and how its estimates order them.
+"""Measures how well the CPU's latency estimates rank random schedules.
 
     python -m benchmarks.cpu.schedules --rows 10
     python -m benchmarks.cpu.schedules --redraw benchmarks/rows/cpu-schedules.parquet
 
-Layers are `benchmarks.layers.CPU_JUDGED`, on which no constant of the estimates was chosen, on one
-thread. Compiling and timing are the target's own. `MOST` schedules are drawn from the whole space
-of a layer and measured in rounds of `ROUND`. The file is written after each layer, and a later run
-goes on with it. A row has a schedule, its latency and its estimate, and what is known of the
-program by the names that datasets give it. Printed are Spearman's correlation of each layer, and
-the mean with an interval over layers and schedules.
+The layers are those of `benchmarks.layers.CPU_JUDGED`, which were not used to choose the constants
+of the estimates. They run on one thread, and are compiled and timed as the target does it. For each
+layer, `MOST` schedules are drawn from the whole space and measured in rounds of `ROUND` schedules.
+The file is written after each layer, and a later run resumes from it. A row has a schedule, its
+latency, its estimate, and the program's features under the names that datasets use. The table has
+Spearman's rank correlation per layer, and the mean with a confidence interval over layers and
+schedules.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def main(
     ] = Path("built/cpu-schedules.parquet"),
     redraw: Redraw = None,
 ) -> None:
-    """Measure what the file lacks and print the table."""
+    """Measure what is missing in the file, and print the table."""
     if redraw is None:
         _measure(rows, out)
     print(table_of(pd.read_parquet(redraw or out)))
@@ -64,7 +65,7 @@ def _measure(rows: int, out: Path) -> None:
 
 
 def _draw_schedules(target: Target, workload: Workload) -> Configs:
-    """Different schedules, the same ones in every run, shape (`MOST`, knobs)."""
+    """Return distinct random configs, int array of shape (`MOST`, knobs); the same in every run."""
     space = target.space(workload)
     rng = np.random.default_rng(int(workload.id, 16))
     return space.unravel(rng.choice(space.size, MOST, replace=False))
@@ -92,7 +93,7 @@ def _rows(target: Target, layer: str, workload: Workload, configs: Configs) -> p
 
 
 def table_of(rows: pd.DataFrame) -> str:
-    """Markdown: a line a layer, and the mean over them."""
+    """Return a Markdown table with one line per layer and a line with the mean."""
     cells = []
     grids = [_grid(rows, name) for name in ("estimated", "seconds")]
     correlations = _correlations(*grids)
@@ -107,7 +108,7 @@ def table_of(rows: pd.DataFrame) -> str:
 
 
 def _mean(estimated: Floats, seconds: Floats) -> Floats:
-    """Over layers of which something is known."""
+    """Return the mean correlation over the layers that have a correlation."""
     return np.asarray(np.nanmean(_correlations(estimated, seconds), axis=-1))
 
 

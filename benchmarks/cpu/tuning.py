@@ -1,12 +1,12 @@
-"""Measures what tuning gains on this processor over the kernels' own rules, in whole networks.
+"""Measures how much faster tuning makes whole networks on this CPU than the rule schedules.
 
     python -m benchmarks.cpu.tuning --out built/cpu-tuning.parquet --networks keywords  # minutes
     python -m benchmarks.cpu.tuning --out FILE                                          # an hour
     python -m benchmarks.cpu.tuning --redraw benchmarks/rows/cpu-tuning.parquet
 
-Each network becomes a library by the rules, and one of the schedules that each tuner found with so
-many trials a workload. All libraries of a network run in one process, in turns and on one thread;
-processor time counts. The run with more trials continues the one with fewer.
+Each network is built once with the rule schedules, and once per tuner and number of trials per
+workload. All libraries of a network run in turns in one process on one thread, and their processor
+time is compared. A run with more trials continues the run with fewer trials.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ ROUNDS, SECONDS = 12, 0.15
 
 
 def main() -> None:
-    """Tune, build, time; write a row a library and round; print the table."""
+    """Tune, build and time the networks, and print the table.
+
+    The file has one row per library and round.
+    """
     parser = row_arguments(__doc__, "built/cpu-tuning.parquet")
     parser.add_argument(
         "--networks", default=",".join(NETWORKS), help="names of networks, separated by commas"
@@ -142,10 +145,10 @@ def _inference(path: Path) -> Callable[[], object]:
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Return a Markdown table with one line per network, then geometric means with intervals.
+    """Return a Markdown table with one line per network, and geometric means with intervals.
 
-    A line has the milliseconds of each setting, and what it saves of the rules' time. Intervals
-    resample networks and rounds.
+    A line has the milliseconds of each setting, and the fraction that it saves compared with the
+    rule schedules. The intervals resample networks and rounds.
     """
     settings = list(rows.setting.unique())
     head = ("network", *settings, "seconds of tuning", "invalid trials")

@@ -1,4 +1,4 @@
-"""Measures what fusion saves and how well its search works.
+"""Benchmarks that measure what fusion saves, and how well its search works.
 
-These are the benchmarks of docs/evidence/fusion.md.
+Their results are on the page docs/evidence/fusion.md.
 """

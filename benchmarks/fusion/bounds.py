@@ -1,16 +1,20 @@
-"""Bounds the cycles that no labelling of a network can beat, by any search.
+"""Computes lower bounds of a network's cycles that hold for every choice of fusions.
 
     python -m benchmarks.fusion.bounds  # all pairs of `benchmarks.fusion.decisions`
     python -m benchmarks.fusion.bounds --networks resnet18 --targets huge
 
-Nothing is tuned, and no program is made: a minute a pair at most.
+Nothing is tuned or compiled; a pair of network and target takes at most a minute. A labelling says
+for each fusible pair of operators whether it is fused. There are two bounds.
 
-Of one labelling: what its streams take at least by what their layers need, with any schedules
-(`benchmarks.fusion.stream_bound`). Of all labellings: a lower figure, no lower than the least of
-them. Each layer is counted either by what it takes in a stream whatever is around it, or, in
-stretches of layers that wait for memory, by its reads alone, of which nothing but the first layer's
-can be early. Either is a sum over layers, so the labels of one segment change their own layers'
-part of it and no other: the least of each segment's labels is added up.
+The bound of one labelling is the number of cycles that its command streams need at least, with any
+schedules. It follows from the needs of the layers (`benchmarks.fusion.stream_bound`).
+
+The bound of all labellings is at most the smallest bound of a labelling. It counts each layer in
+one of two ways: by the cycles that the layer takes in a stream whatever its neighbours are, or, in
+a sequence of layers that wait for memory, by its reads alone, where only reads of the first layer
+can start early. Both are sums over layers. The labels of one segment (decisions that share a layer)
+therefore only change the terms of the segment's own layers, and the minimum of each segment can be
+added up.
 """
 
 from __future__ import annotations
@@ -29,11 +33,11 @@ from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.workload import Workload
 
 MOST = 12
-"""Decisions of a segment whose labels are gone through."""
+"""Maximum number of decisions of a segment, all labels of which are enumerated."""
 
 
 def main() -> None:
-    """Print the bounds of each pair."""
+    """Print the bounds of each pair of network and target."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--targets", default=",".join(TARGETS))
@@ -44,7 +48,7 @@ def main() -> None:
 
 
 def _bound_line(network: str, problem: FusionProblem) -> str:
-    """Return a line about a network on a target."""
+    """Return a line with the bounds of a network on a target."""
     needed = Needed(problem.target)
     least, fused = least_bound(problem, needed), bound(problem, problem.all, needed)
     return (
@@ -54,7 +58,7 @@ def _bound_line(network: str, problem: FusionProblem) -> str:
 
 
 class Sums(NamedTuple):
-    """Of some layers: cycles whatever is around them, and cycles of their reads."""
+    """Summed cycles of layers: `least` whatever their neighbours are, `read` for reads only."""
 
     least: int
     read: int
@@ -62,10 +66,12 @@ class Sums(NamedTuple):
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive layers that no decision joins with other layers.
+    """Consecutive layers that no decision connects to other layers.
 
-    Holds the least cycles of any labelling by either sum, how many reads of the first layer may
-    start early, and whether the first layer begins a stream.
+    Attributes:
+        sums: the smallest sums of cycles that any labels of these layers reach.
+        early: largest number of read cycles of the first layer that may start early.
+        begins: whether the first layer begins a stream.
     """
 
     sums: Sums
@@ -74,7 +80,7 @@ class Stretch:
 
 
 class Needed:
-    """What the layers of one target need, each workload looked at once."""
+    """Cache of the needs of layers on one target."""
 
     def __init__(self, target: Target) -> None:
         assert isinstance(target, VtaTarget), "only a VTA's streams are known"
@@ -82,25 +88,25 @@ class Needed:
         self._known: dict[Workload, Needs] = {}
 
     def layer_needs(self, workload: Workload) -> Needs:
-        """Of one. Raises `WorkloadError` for what the machine cannot run."""
+        """Return the needs of a layer. Raise `WorkloadError` if the machine cannot run it."""
         if workload not in self._known:
             self._known[workload] = needs(workload, self.spec)
         return self._known[workload]
 
     def sums(self, workloads: Sequence[Workload]) -> Sums:
-        """Of several."""
+        """Return the summed cycles of several layers."""
         sums = [self.layer_needs(workload) for workload in workloads]
         return Sums(sum(one.least for one in sums), sum(one.read for one in sums))
 
     @property
     def most_early(self) -> int:
-        """Cycles of reads that the weights' scratchpad holds."""
+        """Number of cycles that it takes to fill the weight scratchpad."""
         m = self.spec.machine
         return m.wgt_built * m.wgt_bytes // m.bus_bytes + 1
 
 
 def bound(problem: FusionProblem, labels: Labelling, needed: Needed | None = None) -> int:
-    """Cycles that a labelled network's streams take at least."""
+    """Return a lower bound of the cycles of a labelled network's streams."""
     needed = needed or Needed(problem.target)
     workloads, begin, total = problem.workloads(labels), 0, 0
     for run in problem.labelled(labels).segments():
@@ -110,9 +116,10 @@ def bound(problem: FusionProblem, labels: Labelling, needed: Needed | None = Non
 
 
 def least_bound(problem: FusionProblem, needed: Needed | None = None) -> int:
-    """Cycles that every labelled network takes at least.
+    """Return a lower bound of the cycles that holds for every labelling of the network.
 
-    Raises `ValueError` for a segment with more than 12 decisions.
+    Raises:
+        ValueError: a segment has more than 12 decisions.
     """
     needed = needed or Needed(problem.target)
     free, waiting = 0, -(1 << 60)  # up to here, the last stretch counted by either sum
@@ -146,9 +153,9 @@ def stretches(problem: FusionProblem, needed: Needed) -> list[Stretch]:
 
 
 def changes(problem: FusionProblem, places: Sequence[int], needed: Needed) -> Sums:
-    """Return the least that any labels of a segment add to either sum.
+    """Return the smallest change of each sum that any labels of a segment cause.
 
-    The reference is the network in which only activations are fused; a negative value is a saving.
+    The reference is the network in which only activations are fused. A negative value is a saving.
     """
     if len(places) > MOST:
         raise ValueError(
@@ -168,7 +175,7 @@ def changes(problem: FusionProblem, places: Sequence[int], needed: Needed) -> Su
 
 
 def add_sums(several: Sequence[Sums]) -> Sums:
-    """Sum by sum."""
+    """Add up several sums, field by field."""
     return Sums(sum(item.least for item in several), sum(item.read for item in several))
 
 

@@ -1,24 +1,25 @@
-"""Measures what deciding about fusion gains on whole networks, and what it takes to decide.
+"""Compares ways to decide which operators of a network to fuse: cycles, and cost of the decision.
 
     python -m benchmarks.fusion.decisions --quick        # two small networks, one target
     python -m benchmarks.fusion.decisions --out FILE     # resumes from FILE
     python -m benchmarks.fusion.decisions --redraw FILE  # the summary only
 
-Of each network on each target: cycles and bytes moved where nothing is fused, all that may be, all
-but shortcuts, what estimates say (greedy), what TVM's FuseOps would, what the policy says without a
-search, and what the learned search finds. All workloads are tuned alike, with `--trials` each, for
-every method. Models learned from the other networks of the list and those of `--training`, on this
-target and those before it. Never from the network itself on any target. Searches that ask the
-simulator itself, and random draws, have `--budget` labelled graphs each, and count until they come
-as near as 0.1 % to the best that anybody found.
+For each network on each target, the command computes the cycles and the moved bytes of these
+choices: nothing fused; everything fused; everything but shortcuts; the choice by estimates
+(greedy); the choice of TVM's FuseOps; the choice of the learned policy without a search; and the
+result of the learned search. All choices use schedules that were tuned in the same way, with
+`--trials` per workload. Cycles are those of all command streams in the cycle simulator.
 
-`bound`: cycles that no labelling takes less than, by any schedules (`benchmarks.fusion.bounds`).
+The models are trained on the other networks of the list and on those of `--training`, on this
+target and on the targets before it, but never on the network itself. Searches that call the
+simulator directly, and random search, may evaluate `--budget` labelled networks each. The table has
+the number of evaluations until a search is within 0.1 % of the best result of any search. `bound`
+is a number of cycles that no labelling undercuts, with any schedules (`benchmarks.fusion.bounds`).
 
-The truth: parts of networks with few decisions, all others as they are in the best labelling, gone
-through exhaustively: the first, the middle and the last ones, and some of those where the best
-labelling does not fuse everything. A network of few decisions as a whole. Regret is that of what
-the learned search finds by itself where only these decisions are open. Cycles are those of all
-streams by the cycle simulator.
+The known optimum ("truth"): parts of a network with few decisions are solved exhaustively, with all
+other decisions as in the best labelling. The parts are the first, middle and last decisions, and
+some for which the best labelling does not fuse everything. A network with few decisions is solved
+as a whole. The regret is that of a separate learned search in which only these decisions are open.
 """
 
 from __future__ import annotations
@@ -57,13 +58,17 @@ TRAINING = ("digits_cnn", "resnet18")
 QUICK = ("digits_cnn", "resnet18")
 SEARCHES = ("random", "descent", "segments")
 FEWEST, MOST = 8, 12
-"""Decisions of a part that is gone through exhaustively: more of a network with few layers."""
+"""Limits of the number of decisions in a part that is solved exhaustively. Networks with fewer
+layers allow more decisions."""
 TRUE_LAYERS = 1 << 14
-"""Layers that are simulated for one such part, of all labellings together."""
+"""Approximate number of layers that are simulated for one part, over all its labellings."""
 
 
 def main() -> None:
-    """Run what the file lacks, write it after each pair, print the summary."""
+    """Compute the pairs that are missing in the file, and print the summary.
+
+    The file is written after each pair.
+    """
     parser = row_arguments(__doc__, "built/fusion.json")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--folder", type=Path, default=Path("built/fusion"))
@@ -145,10 +150,10 @@ def _pair(
 def _search_learned(
     given: argparse.Namespace, backing: Evaluator, models: Trained, starts: list[Labelling]
 ) -> tuple[Labelling, dict[str, Any]]:
-    """Run the learned search, and return its best labels and figures.
+    """Run the learned search, and return its best labels and its figures.
 
-    The figures include the labels of the policy alone, before any simulation, and with what is
-    known when the search begins.
+    The figures include the cycles of the labels that the policy chooses alone: once before any
+    simulation, and once with the simulations that the search begins with.
     """
     problem = backing.problem
     model, policy = models.copy_models()
@@ -173,9 +178,9 @@ def _search_learned(
 
 
 def _error(model: GraphModel, backing: Evaluator) -> float:
-    """Return the mean relative error of the model on the named labellings of an unseen network.
+    """Return the mean relative error of the model on the named labellings of the network.
 
-    The model gets only what is known before any labelling is simulated.
+    The network is not in the training data. The model gets no results of simulations.
     """
     problem = backing.problem
     blank = Evaluator(problem, backing.schedules)
@@ -189,7 +194,11 @@ def _error(model: GraphModel, backing: Evaluator) -> float:
 def _search_by(
     given: argparse.Namespace, backing: Evaluator, name: str, starts: list[Labelling]
 ) -> tuple[dict[str, Any], Labelling]:
-    """Run a search that evaluates labellings with the simulator."""
+    """Run a search that evaluates labellings with the simulator.
+
+    Returns:
+        The figures of the search, and its best labels.
+    """
     problem = backing.problem
     objective = Objective(
         lambda several: [float(backing(item).cycles) for item in several], given.budget,
@@ -216,7 +225,7 @@ def _search_by(
 def _truths(
     given: argparse.Namespace, backing: Evaluator, best: Labelling, models: Trained
 ) -> Iterator[dict[str, Any]]:
-    """Solve parts of the network exhaustively, and by a learned search that knows nothing else."""
+    """Solve parts of the network exhaustively, and by a learned search of that part only."""
     for name, places in _parts(backing.problem, best).items():
         part = Part(backing.problem, places, best)
         objective = Objective(
@@ -259,7 +268,10 @@ def _parts(problem: FusionProblem, best: Labelling) -> dict[str, list[int]]:
 
 
 def _neighbouring_places(segments: Sequence[Sequence[int]], first: int, most: int) -> list[int]:
-    """Places of neighbouring segments, `most` at most but for one that is larger."""
+    """Return the decisions of consecutive segments, at most `most` in total.
+
+    A first segment that is larger than `most` is returned alone.
+    """
     results: list[int] = []
     for number in [*range(first, len(segments)), *range(first - 1, -1, -1)]:
         if results and len(results) + len(segments[number]) > most:
@@ -269,7 +281,7 @@ def _neighbouring_places(segments: Sequence[Sequence[int]], first: int, most: in
 
 
 def _evaluation_seconds(backing: Evaluator) -> float:
-    """Of a labelling whose layers were all lowered before."""
+    """Return the seconds of evaluating a labelling whose layers were all lowered before."""
     known = [item.labels for item in backing.evaluations()][-5:]
     begin = time.perf_counter()
     for labels in known:
@@ -282,7 +294,10 @@ Row = Mapping[str, Any]
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Return two lines per pair: cycles relative to fusing all, and the cost of the search."""
+    """Return text about each pair of network and target.
+
+    It has the cycles relative to fusing everything, and the cost of the search.
+    """
     lines = []
     for row in rows:
         cycles = row["cycles"]
@@ -328,7 +343,10 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def _regret_texts(row: Row) -> list[str]:
-    """Return by how much the learned search, and fusing everything, miss the known optimum."""
+    """Return the regrets of the learned search and of fusing everything.
+
+    They refer to the parts of the network whose optimum is known.
+    """
     truths = row["truth"]
     if not truths:
         return []

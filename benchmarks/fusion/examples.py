@@ -1,7 +1,7 @@
-"""Stores training examples of fusion models as NPZ files.
+"""Stores training examples of the fusion models as NPZ files.
 
-Examples are labelled graphs of a network that were simulated, and which of its decisions were
-better fused.
+The examples of a network are labelled graphs that were simulated, and its units (groups of
+decisions), each with a flag that says whether it was faster fused.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _ARRAYS = ("nodes", "prior", "edges", "links", "stream")
 class Examples:
     """Training examples of one network on one target.
 
-    Holds labelled graphs, and units of decisions, one per row, with whether each was `better`
-    fused, shape (rows,).
+    Holds labelled graphs, and features of units (groups of decisions), one per row. `better` says
+    for each unit whether it is faster fused, bool array of shape (rows,).
     """
 
     graphs: tuple[GraphTable, ...]
@@ -38,7 +38,7 @@ class Examples:
 
 
 def write_examples(path: Path, examples: Examples) -> None:
-    """Write one file. Raises `OSError`."""
+    """Write examples to an NPZ file. Raise `OSError` if it cannot be written."""
     graphs = examples.graphs
     arrays: dict[str, Any] = {
         name: np.concatenate([getattr(graph, name) for graph in graphs]) for name in _ARRAYS
@@ -58,7 +58,12 @@ def write_examples(path: Path, examples: Examples) -> None:
 
 
 def read_examples(path: Path) -> Examples:
-    """Read it again. Raises `ModelError` for a file that holds none, and `OSError`."""
+    """Read examples from an NPZ file.
+
+    Raises:
+        ModelError: the file contains no examples.
+        OSError: the file cannot be read.
+    """
     try:
         with np.load(io.BytesIO(read_plain(path)), allow_pickle=False) as held:
             columns = tuple(map(str, held["columns"]))
@@ -72,11 +77,11 @@ def read_examples(path: Path) -> Examples:
 
 
 def graphs_of(several: Sequence[Examples]) -> list[GraphTable]:
-    """All labelled graphs."""
+    """Return the labelled graphs of all examples."""
     return [graph for item in several for graph in item.graphs]
 
 
 def units_of_all(several: Sequence[Examples]) -> tuple[Features, NDArray[np.bool_]]:
-    """All units, and which were better fused, (rows,)."""
+    """Return the features of all units, and whether each is faster fused, shape (rows,)."""
     x = Features(np.concatenate([item.units.matrix for item in several]), several[0].units.columns)
     return x, np.concatenate([item.better for item in several])

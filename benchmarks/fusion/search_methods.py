@@ -1,4 +1,7 @@
-"""Searches labels at random, exhaustively and by segments, to compare the shipped search with."""
+"""Reference search methods for fusion labels: random, exhaustive, and segment by segment.
+
+Benchmarks compare the built-in search with them.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,21 @@ from tilewright.fusion.problem import Labelling
 
 
 class TooMany(TilewrightError):
-    """More decisions than a method can go through."""
+    """Error: there are more decisions than a method can enumerate."""
 
 
 MOST_DECISIONS = 20
-"""Decisions whose labellings can be gone through, a million of them."""
+"""Maximum number of decisions of an exhaustive search; it evaluates about a million labellings."""
 _BATCH = 64
 
 
 class RandomFusion:
-    """Labels drawn evenly, no start looked at."""
+    """Random search: labellings are drawn uniformly, and the starts are ignored."""
 
     def search(
         self, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
     ) -> None:
-        """Evaluate random labellings until as many were drawn as there are labellings.
+        """Evaluate random labellings, as many as there are different labellings.
 
         Raises:
             FusionBudgetSpent: the budget of the objective is spent.
@@ -39,7 +42,7 @@ class RandomFusion:
 
 
 class Exhaustive:
-    """All labellings."""
+    """Exhaustive search over all labellings."""
 
     def search(
         self, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
@@ -62,14 +65,15 @@ class Exhaustive:
 
 
 MOST_OF_SEGMENT = 6
-"""Decisions of a segment whose labellings are all looked at; of a larger one single moves."""
+"""Maximum number of decisions of a segment whose labellings are all evaluated. In a larger segment,
+only single moves are evaluated."""
 
 
 class Programming:
-    """From the best start.
+    """Search that optimises each segment separately, beginning with the best start.
 
-    `found` is the labelling with the best of each segment, `expected` what the sum of all gains
-    promises of it.
+    After a search, `found` is the labelling that combines the best labels of all segments, and
+    `expected` is the cost that it would have if the gains of the segments added up.
     """
 
     def __init__(self) -> None:
@@ -79,7 +83,7 @@ class Programming:
     def search(
         self, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
     ) -> None:
-        """Optimise each segment once, and combine the best labels of all segments.
+        """Optimise each segment once, and evaluate the combination of the best labels.
 
         Raises:
             FusionBudgetSpent: the budget of the objective is spent.
@@ -100,7 +104,7 @@ class Programming:
 
     @staticmethod
     def _ways(objective: Objective, base: Labelling, places: Sequence[int]) -> list[Labelling]:
-        """Return copies of the base with other labels of a segment."""
+        """Return copies of `base` with different labels of one segment."""
         if len(places) > MOST_OF_SEGMENT:
             moves = [move for move in objective.moves if set(move) <= set(places)]
             return [base, *(moved(base, move) for move in moves)]
@@ -119,13 +123,13 @@ METHODS: dict[str, Search] = {
     "exhaustive": Exhaustive().search,
     "segments": Programming().search,
 }
-"""Each by its name."""
+"""All search methods by name."""
 
 
 def search(
     name: str, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
 ) -> None:
-    """Let a method search until it ends or all may be asked was. Raises `TooMany`."""
+    """Run a method until it ends or the budget is spent. Raise `TooMany` if it cannot run."""
     search_all(METHODS[name], objective, starts, rng)
 
 

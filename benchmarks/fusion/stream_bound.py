@@ -1,16 +1,19 @@
-"""Bounds what no schedule of a layer can beat where layers follow each other in one stream.
+"""Computes a lower bound of the cycles of VTA layers that follow each other in one command stream.
 
-A layer by itself takes no less than the largest of its needs (`targets.vta.bounds`). In a stream
-this is not so: `link` lets the layer's first weights be loaded while the layer before it computes.
-Nothing else crosses the barrier between them. Compute waits there for the last store of the layer
-before, in order. So all stores of a layer lie between its barrier and the next. So do all products,
-all of the ALU's work and all loads of accumulators. Of its other loads those that come before the
-first load of activations may be early. `link` refuses any among them that waits for a token, so no
-tile can have been computed from them. They hold no more than the weights' scratchpad. The load
-module works in order, so they begin behind all loads of the layer before.
+A layer that runs alone takes at least the largest of its needs
+(`tilewright.targets.vta.workload_bound`): compute, reads or writes. In a stream, this does not
+hold, because `link` allows the first weights of a layer to be loaded while the previous layer
+computes. Nothing else crosses the barrier between two layers. At the barrier, compute waits for the
+last store of the previous layer. So all stores of a layer lie between its own barrier and the next
+one, and so do all its products, ALU operations and accumulator loads. Among its other loads, only
+those before the first load of activations may be early. `link` rejects early loads that wait for a
+token, so no tile can have been computed from them; they therefore fit into the weight scratchpad
+together. The load module works in order, so early loads begin after all loads of the previous
+layer.
 
-Let `c`, `r` and `w` be cycles of a layer's compute, reads and writes. `e` are those of its early
-reads, 0 at a stream's begin. Its span is then at least max(c, w, r - e + e of the layer behind it).
+Let `c`, `r` and `w` be the cycles of a layer's compute, reads and writes, and `e` the cycles of its
+early reads, which are 0 at the beginning of a stream. The layer's span is at least max(c, w, r - e
++ e_next), where `e_next` are the early reads of the next layer.
 """
 
 from __future__ import annotations
@@ -26,10 +29,12 @@ from tilewright.targets.workload import Workload
 
 @dataclass(frozen=True)
 class Needs:
-    """Cycles that a layer needs at least.
+    """Lower bounds of a layer's cycles, by resource.
 
-    Holds the cycles of the busier of compute and the write channel, those of the read channel, and
-    at most how many of the reads may start early.
+    Attributes:
+        busy: cycles of the busier one of the compute unit and the write channel.
+        read: cycles of the read channel.
+        early: largest number of the read cycles that may start before the layer.
     """
 
     busy: int
@@ -38,12 +43,12 @@ class Needs:
 
     @property
     def least(self) -> int:
-        """What it takes in a stream, whatever is before and behind it."""
+        """Cycles that the layer takes at least in a stream, whatever its neighbours are."""
         return max(self.busy, self.read - self.early)
 
 
 def needs(workload: Workload, spec: VtaSpec) -> Needs:
-    """Those of a layer. Raises `WorkloadError` for one that the machine cannot run."""
+    """Return the needs of a layer. Raise `WorkloadError` if the machine cannot run it."""
     m = spec.machine
     least = bounds(workload, spec)
     weights = geometry_of(workload, m).wgt_bytes
@@ -52,10 +57,11 @@ def needs(workload: Workload, spec: VtaSpec) -> Needs:
 
 
 def stream_bound(layers: Sequence[Needs]) -> int:
-    """Cycles that a stream of these layers takes at least, however they are scheduled.
+    """Return a lower bound of the cycles of a stream of layers, with any schedules.
 
-    The least over all ways to divide early reads: as many as the layer before has time for, that is
-    as its reads leave below its other needs. More would take there what they save here.
+    The bound is the minimum over all numbers of early reads. The best choice reads as much early as
+    the previous layer has time for, that is, while its other needs exceed its reads. More early
+    reads would lengthen the previous layer by as much as they shorten this layer.
     """
     total, free = 0, 0
     for layer in layers:

@@ -1,11 +1,11 @@
-"""Trains the models of fusion on graphs of networks, as they are shipped.
+"""Trains the fusion models that Tilewright ships, on labelled graphs of networks.
 
     python -m benchmarks.fusion.training --folder built/fusion         # examples, then models
     python -m benchmarks.fusion.training --folder built/fusion --ship  # models beside the code
 
-Examples are made once a network and target and kept in the folder: what was stopped resumes.
-`benchmarks.fusion.decisions` trains on the same examples, without those of the network that it
-looks at.
+Training examples are made once per network and target and kept in the folder, so that a stopped run
+resumes. `benchmarks.fusion.decisions` trains on the same examples, without those of the network
+that it evaluates.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TRIALS = 16
 
 
 def main() -> None:
-    """Make what examples lack, train, write the models if they are to be shipped."""
+    """Make the missing examples, train the models, and write them if they are to be shipped."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--folder", type=Path, default=Path("built/fusion"))
     parser.add_argument("--networks", default=",".join(NETWORKS))
@@ -54,7 +54,7 @@ def main() -> None:
 def load_examples(
     folder: Path, networks: Iterable[str], targets: Iterable[str], trials: int
 ) -> dict[tuple[str, str], Examples]:
-    """Examples by network and target; those that the folder lacks are made."""
+    """Return the examples by network and target, after making those that the folder lacks."""
     result: dict[tuple[str, str], Examples] = {}
     names = list(networks)
     for target in targets:
@@ -71,7 +71,7 @@ def load_examples(
 
 
 def trained(several: list[Examples], seed: int = 0) -> tuple[GraphModel, Policy]:
-    """Both models, trained on these."""
+    """Return both models, trained on the examples."""
     model, policy = GraphModel(seed), Policy(seed)
     model.fit(graphs_of(several))
     policy.fit(*units_of_all(several))
@@ -79,7 +79,7 @@ def trained(several: list[Examples], seed: int = 0) -> tuple[GraphModel, Policy]
 
 
 class Trained:
-    """Models that learned from examples once; each search reads a copy to correct."""
+    """Models that are trained once. Each search gets a copy, which it may correct."""
 
     def __init__(self, examples: list[Examples]) -> None:
         self._folder = tempfile.TemporaryDirectory()

@@ -1,6 +1,6 @@
-"""Tunes a network on a target once for all benchmarks of fusion.
+"""Tunes a network on a target once, for all benchmarks of fusion.
 
-Schedules are kept in files, so that a stopped benchmark resumes.
+The schedules are stored in files, so that a stopped benchmark resumes.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from tilewright.tuning.build_options import BuildOptions
 NETWORKS = ("resnet50", "inception_v3", "mobilenet_v2", "vit_tiny")
 TARGETS = ("vta-pynq", "large", "huge")
 KEEP_EVERY = 8
-"""Workloads that are tuned between two writes of the file."""
+"""Number of workloads that are tuned between two writes of the file."""
 DRAWN = 24
-"""Labellings drawn for examples, beside those that have a name."""
+"""Number of random labellings in the training examples, besides the named ones."""
 
 
 class KeptSchedules(FusionSchedules):
-    """Schedules of one target, tuned with so many trials each and kept in a file."""
+    """Schedules of one target, tuned with `trials` trials per workload and stored in a file."""
 
     def __init__(self, target: Target, trials: int, folder: Path) -> None:
         super().__init__(traits_of(target).blocks, self._tune)
@@ -51,7 +51,7 @@ class KeptSchedules(FusionSchedules):
             self._found[workload] = Pick(str(space), tuple(config))  # type: ignore[arg-type]
 
     def known(self, workload: Workload) -> Pick | None:
-        """Of this very workload only."""
+        """Return the schedule of exactly this workload, or None."""
         return self._found.get(workload)
 
     def _tune(self, workloads: Sequence[Workload]) -> list[Pick]:
@@ -68,7 +68,7 @@ class KeptSchedules(FusionSchedules):
 
 
 class Part(FusionProblem):
-    """Some decisions of a network, at these places, with all others labelled as `held`."""
+    """A problem with some decisions of a network. All other decisions keep the labels in `held`."""
 
     def __init__(self, whole: FusionProblem, places: Sequence[int], held: Labelling) -> None:
         super().__init__(whole.graph, whole.target)
@@ -87,9 +87,9 @@ class Part(FusionProblem):
 
 
 class Counted(Evaluator):
-    """Evaluator that counts what one search evaluates, and takes answers from a shared evaluator.
+    """Evaluator that counts the evaluations of one search.
 
-    It belongs to a network or to a part of it.
+    It gets results from a shared evaluator, and evaluates either a whole network or a part of one.
     """
 
     def __init__(self, backing: Evaluator, part: Part | None = None) -> None:
@@ -98,7 +98,7 @@ class Counted(Evaluator):
         self.part = part
 
     def reevaluate(self, labels: Labelling) -> Evaluation:
-        """As `Evaluator`."""
+        """Return the shared evaluator's evaluation. See `Evaluator.reevaluate`."""
         whole = labels if self.part is None else self.part.whole_labels(labels)
         return replace(self.backing(whole), labels=labels)
 
@@ -118,7 +118,7 @@ def make_pair_evaluator(network: str, target_name: str, trials: int, folder: Pat
 
 
 def named_labellings(problem: FusionProblem) -> dict[str, Labelling]:
-    """Return the labellings that have a name, by name."""
+    """Return the fixed labellings, such as "all" and "greedy", by name."""
     return {
         "none": problem.none, "all": problem.all, "greedy": problem.greedy, "tvm": problem.tvm,
         "no shortcuts": problem.no_shortcuts, "no averages": problem.no_averages,
@@ -128,8 +128,8 @@ def named_labellings(problem: FusionProblem) -> dict[str, Labelling]:
 def make_examples(evaluator: Evaluator, seed: int = 0) -> Examples:
     """Return training examples of a pair of network and target.
 
-    They are the named labellings, some random labellings, and each unit flipped alone around the
-    best of the named labellings.
+    The simulated labellings are the named ones, some random ones, and the best named one with a
+    single unit changed, for each unit.
     """
     problem, rng = evaluator.problem, np.random.default_rng(seed)
     figures = Figures(problem, evaluator)

@@ -1,1 +1,1 @@
-"""Judges Gemmini's simulators and tunes for it: benchmarks of docs/evidence/gemmini.md."""
+"""Benchmarks of Gemmini's simulators and of tuning for Gemmini, for docs/evidence/gemmini.md."""

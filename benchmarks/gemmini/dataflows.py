@@ -1,11 +1,12 @@
-"""Compares Gemmini's two data flows on matrix products, at three memory settings.
+"""Compares Gemmini's two dataflows on matrix products, with three memory settings.
 
     python -m benchmarks.gemmini.dataflows [--trials N] [--out FILE]
     python -m benchmarks.gemmini.dataflows --redraw benchmarks/rows/gemmini-dataflows.json
 
-For each product and setting: the fewest cycles of N trials of nests that keep weights in the array,
-of nests that keep sums as far as that is exact for all data, and of nests that keep the sums of all
-input channels. A trial of the last kind whose output saturates at 20 bits is a wrong one.
+For each product and memory setting, the table has the fewest cycles of N trials of three kinds of
+loop nests: nests that keep weights in the array; nests that keep sums in the array, as long as the
+result is exact for all data; and nests that keep the sums of all input channels in the array. In
+the last kind, a trial whose output saturates at 20 bits counts as a wrong result.
 """
 
 from __future__ import annotations
@@ -32,18 +33,19 @@ FLOWS = {
     "sums": (OUTPUT_STATIONARY, MOST_CHAINED),
     "long sums": (OUTPUT_STATIONARY, ALL_CHAINED),
 }
-"""What stays in the array, and the products that are summed there."""
+"""Dataflow, and maximum number of products that are summed in the array, by name of the kind of
+nest."""
 
 
 @dataclass(frozen=True)
 class _Nests(WorkloadLowering):
-    """Nests of one data flow."""
+    """Lowering of loop nests with one dataflow."""
 
     dataflow: int = WEIGHT_STATIONARY
 
     @cached_property
     def space(self) -> Space:
-        """That of the workload without loops and the other data flow."""
+        """The workload's space without schedules of the other form and of the other dataflow."""
         only = {"form": (SPREAD, FIRST), "dataflow": (self.dataflow,)}
         whole = space_of(self.geometry, self.vendor[1])
         return Space(
@@ -52,7 +54,7 @@ class _Nests(WorkloadLowering):
 
 
 class _NestTarget(GemminiTarget):
-    """A Gemmini whose schedules are nests of one data flow."""
+    """A Gemmini target whose schedules are loop nests of one dataflow."""
 
     def __init__(self, spec: GemminiSpec, flow: str) -> None:
         self.flow = FLOWS[flow]
@@ -78,7 +80,7 @@ def measure(name: str, text: str, setting: tuple[int, int], trials: int) -> Row:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Markdown: a line a product, the cycles of each data flow by setting."""
+    """Return a Markdown table with one line per product: the cycles of each dataflow by setting."""
     titles = [f"latency {latency}, {beat} per beat" for latency, beat in SETTINGS]
     lines: list[list[str]] = []
     for layer in dict.fromkeys(str(row["layer"]) for row in rows):
@@ -89,7 +91,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def main() -> None:
-    """Measure, print and write."""
+    """Measure the products, print the table and write the rows."""
     parser = tuning_arguments(__doc__, "built/gemmini-dataflows.json")
     fill(table, measure, PRODUCTS, parser.parse_args())
 

@@ -1,14 +1,16 @@
-"""Compares Gemmini's simulators with recordings of its RTL, kind by kind.
+"""Compares Gemmini's simulators with recordings of Gemmini's RTL.
 
     python -m benchmarks.gemmini.recordings DIR [--part NAME]
 
-DIR holds an `index.json` and the NPZ files it names: command streams, memory before and after, and
-the cycle in which each command was accepted, allocated, issued and completed, for several memory
-settings. `tests/data/gemmini` is such a folder; its README.md describes the arrays.
+DIR holds an `index.json` and the NPZ files that it names. They contain command streams, the memory
+before and after each stream, and the cycles in which each command was accepted, allocated, issued
+and completed, for several memory settings. `tests/data/gemmini` is such a folder; its README.md
+describes the arrays.
 
-Prints for each kind of stream how many memory images are equal, and for each setting how many
-totals are equal, within 1 %, worse, or refused. A stream counts as equal in every event only if
-the four cycles of all its commands are equal. The exit status is 1 if anything differs.
+For each kind of stream, the command prints how many memory images are equal. For each memory
+setting, it prints how many total cycle counts are equal, within 1 %, further off, or rejected by
+the simulator. All events of a stream count as equal only if the four cycles of all its commands are
+equal. The exit status is 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ from tilewright.targets.gemmini.timing import time_stream
 from tilewright.targets.gemmini.timing.state import EVENT_NAMES
 
 NEAR = 0.01
-"""Relative error of a total that counts as near."""
+"""Relative error of a total cycle count up to which it counts as near."""
 
 
 @dataclass(frozen=True)
 class RecordedStream:
-    """One stream with what the RTL did: memory, total cycles and events by setting."""
+    """A command stream with its recording: memory, and cycles and events per memory setting."""
 
     meta: dict[str, Any]
     commands: CommandStream
@@ -63,11 +65,11 @@ class RecordedPart:
         self.settings: list[dict[str, Any]] = index["settings"]
 
     def specs(self) -> list[GemminiSpec]:
-        """Return the machine with each memory setting."""
+        """Return one specification of the machine per memory setting."""
         return [GemminiSpec.from_mapping({**self.machine, **setting}) for setting in self.settings]
 
     def stream(self, n: int) -> RecordedStream:
-        """Stream n."""
+        """Return the stream with index `n`."""
         z = self.arrays
         a, b = int(z["off"][n]), int(z["off"][n + 1])
         before = np.zeros(self.machine["memory_size"], np.uint8)
@@ -97,7 +99,7 @@ class RecordedPart:
 
 @dataclass
 class Exactness:
-    """Streams of one kind, and how many of them agree."""
+    """Number of streams of one kind, and how many of them agree with the recording."""
 
     streams: int = 0
     memory: int = 0
@@ -108,14 +110,14 @@ class Exactness:
     events: list[int] = field(default_factory=list)
 
     def count(self, settings: int) -> None:
-        """Make room for the settings."""
+        """Extend the lists of counts to the number of memory settings."""
         for numbers in (self.equal, self.near, self.worse, self.refused, self.events):
             if not numbers:
                 numbers.extend([0] * settings)
 
     @property
     def all_agree(self) -> bool:
-        """Whether nothing differs."""
+        """True if nothing differs."""
         whole = [self.streams] * len(self.equal)
         return self.memory == self.streams and self.equal == whole and self.events == whole
 
@@ -129,7 +131,16 @@ def read_index(folder: Path) -> dict[str, Any]:
 def compare(
     part: RecordedPart, spec: GemminiSpec | None = None, every: int = 1
 ) -> dict[str, Exactness]:
-    """How many streams of each kind agree, of all or of one in `every`."""
+    """Count the streams of each kind that agree with the simulators.
+
+    Args:
+        part: the recordings.
+        spec: machine on which memory images are computed; by default the recorded one.
+        every: only every n-th stream is simulated.
+
+    Returns:
+        The counts by kind of stream.
+    """
     specs = part.specs()
     result: dict[str, Exactness] = {}
     for recorded in islice(part, 0, None, every):
@@ -173,7 +184,7 @@ def _compare_cycles(
 
 
 def rows(name: str, result: dict[str, Exactness]) -> Iterator[list[str]]:
-    """Lines of the table: a kind each, then their sum."""
+    """Yield the lines of the table: one per kind of stream, and one with their sum."""
     for kind, item in result.items():
         yield [
             name, kind, str(item.streams), f"{item.memory}",

@@ -1,9 +1,9 @@
-"""Measures how fast Gemmini's cycle simulator is: kernels per second, on one core.
+"""Measures the speed of Gemmini's cycle simulator in kernels per second on one core.
 
     python -m benchmarks.gemmini.speed [--workload W] [--schedules N]
 
-The vendor rule's schedule of a matrix product of 512 × 512 × 512, and schedules drawn from its
-space, by form. Times are those of the processor.
+The kernels are the vendor rule's schedule of a 512×512×512 matrix product, and random schedules of
+its space, grouped by form. Times are processor times.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EPILOGUE = "bias, >> even 8, min 127, max 0"
 
 
 def main() -> None:
-    """Print a line a form of schedule."""
+    """Print one line per form of schedule."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workload", default=WORKLOAD)
     parser.add_argument("--schedules", type=int, default=24)

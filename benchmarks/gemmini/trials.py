@@ -1,12 +1,13 @@
-"""Measures how many trials tuners need for Gemmini, against the fastest schedule of a whole space.
+"""Measures how many trials tuners need for Gemmini to reach the optimum of an enumerated space.
 
     python -m benchmarks.gemmini.trials [--seeds N] [--trials N] [--out FOLDER]
     python -m benchmarks.gemmini.trials --redraw benchmarks/rows/gemmini-trials.parquet
 
-The spaces of `benchmarks.layers.GEMMINI_JUDGED`, of 2,688 to 7,680 schedules each, are measured
-once, into --spaces. Tuners are then replayed on these tables, with the same batches, budget and
-seeds. A run ends within 1 % of the fastest schedule, or with the budget; if it ended sooner, its
-regret at 64 trials is that at its end. Figures, medians and intervals are those of
+The spaces of `benchmarks.layers.GEMMINI_JUDGED` have 2,688 to 7,680 schedules each. All schedules
+are measured once and stored below `--spaces`. The tuners then take their measurements from these
+tables, with the same batch size, budget and seeds. A run ends when it is within 1 % of the fastest
+schedule, or when the budget is spent. If it ended before 64 trials, its regret at 64 trials is the
+regret at its end. The figures, medians and intervals are those of
 `benchmarks.tuners.sample_efficiency`. A first table compares the fastest schedule of each layer
 with the schedules that are used without a trial.
 """
@@ -52,8 +53,8 @@ TUNERS = (
     "default,estimate,ml2tuner,ml2tuner:estimates=true,ml2tuner-published,"
     f"{RIVAL},{QUICK_RIVAL},random"
 )
-"""`estimate` orders schedules by a closed form and learns nothing: what it needs no fewer of, a
-tuner owes to learning."""
+"""The tuners to compare. `estimate` ranks schedules by a closed formula and learns nothing. A tuner
+that needs fewer trials than `estimate` owes this to learning."""
 
 
 def main(
@@ -67,7 +68,7 @@ def main(
     spaces: Path = Path("built/spaces"),
     redraw: Redraw = None,
 ) -> None:
-    """Run all tuners and print what they needed."""
+    """Run all tuners and print how many trials they needed."""
     console = Console(width=190)
     if redraw is None:
         layers = {
@@ -117,9 +118,10 @@ def _without_trials(test_bed: EnumeratedTestBed) -> pd.DataFrame:
 
 
 def gains_table(rows: pd.DataFrame) -> str:
-    """Return a table in Markdown of the schedules that are used without a trial.
+    """Return a Markdown table of the schedules that are used without a trial.
 
-    It has the cycles of the fastest schedule of each layer, and how much slower the other two are.
+    It has the cycles of the fastest schedule of each layer, and how much slower the vendor's rule
+    and the schedule with the best estimate are.
     """
     layers = rows.drop_duplicates("layer")
     cells = [

@@ -1,13 +1,15 @@
-"""Compares tuned schedules for Gemmini with the vendor's tiling rule, at three memory settings.
+"""Compares tuned Gemmini schedules with the vendor's tiling rule, with three memory settings.
 
     python -m benchmarks.gemmini.vendor_rule [--trials N] [--kind convolutions] [--out FILE]
     python -m benchmarks.gemmini.vendor_rule --redraw benchmarks/rows/gemmini-products.json
 
-For each layer: cycles of the vendor's rule, of the best of N trials by the default tuner, of the
-bound, and the form of the best schedule. The rule runs on tensors whose rows are aligned to
-requests, as trials do, and on rows that end at whole blocks or at the last channel, as in programs
-of the library's users. The fewest of its cycles are the baseline. Prints a table and the geometric
-mean of the cycles saved by setting. A tuner that finds nothing better keeps the rule's schedule.
+For each layer, the table has the cycles of the vendor's rule, of the best of N trials of the
+default tuner, and of the bound, and the form of the best schedule. The rule runs on three layouts
+of tensors: rows that are aligned to memory requests, as trials use them, and rows that end at a
+whole block or at the last channel, as programs that use the vendor's library have them. The fewest
+cycles of the rule over these layouts are the baseline. The command prints a table, and the
+geometric mean of the saved cycles per memory setting. If the tuner finds no faster schedule, the
+rule's schedule counts.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from tilewright.targets.workload import parse_workload
 
 EPILOGUE = "bias, >> even 8, min 127, max 0"
 SETTINGS = ((20, 1), (60, 1), (100, 2))
-"""Memory latency, and cycles a beat."""
+"""Memory latency in cycles, and cycles per beat, of each memory setting."""
 PRODUCTS = {
     "resnet50 64→256 @56": "conv2d:n=1,c=64,h=56,w=56,o=256,k=1,s=1,p=0",
     "resnet50 256→64 @56": "conv2d:n=1,c=256,h=56,w=56,o=64,k=1,s=1,p=0",
@@ -60,13 +62,13 @@ CONVOLUTIONS = {
 ROWS: dict[str, Callable[[int], int]] = {
     "aligned": aligned_row, "blocks": round_up, "packed": lambda channels: channels,
 }  # fmt: skip
-"""Layouts: bytes from a row of so many channels to the next."""
+"""Layouts: functions from the number of channels of a row to the bytes from one row to the next."""
 Row = dict[str, Json]
 KINDS = {"products": PRODUCTS, "convolutions": CONVOLUTIONS}
 
 
 def measure(name: str, text: str, setting: tuple[int, int], trials: int) -> Row:
-    """Return one row of the table."""
+    """Return the row of a layer with a memory setting."""
     latency, beat = setting
     spec = GemminiSpec.from_mapping(
         {"name": f"L{latency}", "memory_latency_cycles": latency, "cycles_per_beat": beat}
@@ -105,7 +107,7 @@ def saved_fraction(rows: Sequence[Row], rule: str = "vendor") -> float:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Markdown: a line a layer, vendor's and tuned cycles by setting, and the mean."""
+    """Return a Markdown table of vendor's and tuned cycles per layer and setting, with the mean."""
     layers = list(dict.fromkeys(str(row["layer"]) for row in rows))
     titles = [f"latency {latency}, {beat} per beat" for latency, beat in SETTINGS]
     lines: list[list[str]] = []
@@ -138,7 +140,10 @@ def _cell(row: Row) -> str:
 
 
 def tuning_arguments(doc: str | None, out: str) -> argparse.ArgumentParser:
-    """Return the options of benchmarks that tune layers; `doc` is the docstring of the module."""
+    """Return a parser with the options of benchmarks that tune layers.
+
+    `doc` is the docstring of the benchmark's module.
+    """
     parser = row_arguments(doc, out)
     parser.add_argument("--trials", type=int, default=64)
     return parser
@@ -150,7 +155,7 @@ def fill(
     layers: Mapping[str, str],
     options: argparse.Namespace,
 ) -> None:
-    """Measure each layer at each setting, write the rows and print the table."""
+    """Measure each layer with each memory setting, write the rows and print the table."""
     rows: list[Row] = []
     options.out.parent.mkdir(parents=True, exist_ok=True)
     if options.redraw is not None:
@@ -164,7 +169,7 @@ def fill(
 
 
 def main() -> None:
-    """Measure, print and write."""
+    """Measure the layers, print the table and write the rows."""
     parser = tuning_arguments(__doc__, "built/gemmini-products.json")
     parser.add_argument("--kind", choices=[*KINDS], default="products")
     options = parser.parse_args()

@@ -1,1 +1,1 @@
-"""Measures what Prefect and MLflow cost: benchmarks of docs/evidence/operations.md."""
+"""Benchmarks that measure the cost of Prefect and MLflow, for docs/evidence/operations.md."""

@@ -1,11 +1,11 @@
-"""Measures what a first run costs: set-up's compilation, and `tune` with an empty and a full cache.
+"""Measures the cost of a first run: `make setup`, and `tune` with an empty and with a full cache.
 
     .venv/bin/python -m benchmarks.operations.cold_start [--against ANOTHER_CHECKOUT] [--rounds 1]
 
-Each command runs in a process of its own, with a cache of compiled kernels that is empty at first.
-Seconds are processor time, user and system, of the command and its processes, which depends less on
-other load than wall time does; wall time is printed beside it. With `--against`, the same commands
-of another checkout run in turns with those of this one.
+Each command runs in a separate process. Its cache of compiled kernels is empty at first. The main
+figure is the processor time (user and system) of the command and its child processes in seconds,
+because it depends less on other load than the wall-clock time, which is printed beside it. With
+`--against`, the same commands of another checkout run in turns with the commands of this checkout.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CASES = ("tune, empty cache", "tune, full cache", "set-up's kernels, empty cache
 
 
 class Cost(NamedTuple):
-    """Cost of a command: seconds of processors, and of the clock."""
+    """Cost of a command: processor time and wall-clock time, in seconds."""
 
     processor_s: float
     wall_s: float
@@ -59,7 +59,7 @@ def measure(checkout: Path, set_up: bool) -> dict[str, Cost]:
 
     Args:
         checkout: root of the checkout.
-        set_up: whether to measure what `make setup` compiles, too.
+        set_up: whether to measure also the compilation during `make setup`.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

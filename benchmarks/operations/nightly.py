@@ -1,10 +1,11 @@
-"""Measures what a night costs in which nothing changed: the flow of a deployment, run again.
+"""Measures the cost of a nightly run in which nothing has changed since the run before.
 
     python -m benchmarks.operations.nightly [--network resnet18] [--trials 64] [--repeats 3]
 
-Each night is a process of its own with a server of its own, as `tilewright tune` has one. Printed
-are seconds of wall time and of this process's own processor time, to load what is needed and to
-run. The limit is 10 s of both together, on an idle machine.
+Each night runs the flow of a deployment in a separate process with a separate server, as
+`tilewright tune` does. The command prints the wall-clock time and the processor time of this
+process in seconds, both for loading modules and for the run. On an idle machine, the sum of both
+wall-clock times should stay below 10 s.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ print(json.dumps([state.message or "", *(b - a for a, b in zip(begin + loaded, l
 
 
 def run_night(network: str, trials: int, folder: Path) -> tuple[str, list[float]]:
-    """Run a night; return its message, and the seconds to load (wall, processor) and to run."""
+    """Run a night. Return its message and seconds.
+
+    The seconds are those of loading (wall-clock, processor) and of the run (wall-clock, processor).
+    """
     drop = ("PREFECT_", "MLFLOW_", "TILEWRIGHT_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(drop)}
     environment["PYTHONPATH"] = str(Path(__file__).parents[2])
@@ -52,7 +56,7 @@ def run_night(network: str, trials: int, folder: Path) -> tuple[str, list[float]
 
 
 def main() -> None:
-    """Run a first night, then some in which nothing changed, and print what these cost."""
+    """Run a first night, then repetitions in which nothing changed, and print their median cost."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--network", default="resnet18")
     parser.add_argument("--trials", type=int, default=64)

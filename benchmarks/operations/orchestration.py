@@ -1,11 +1,12 @@
-"""Measures where the seconds of `tilewright tune` go, with Prefect and MLflow and without, twice.
+"""Measures where the time of `tilewright tune` goes, with and without Prefect and MLflow.
 
     .venv/bin/python -m benchmarks.operations.orchestration [--network resnet18] [--trials 64]
 
-The same command runs twice in one folder: the second time all trials are recorded and all
-stages in the cache. Both times a thread looks every few milliseconds at what the main thread does.
-Its time belongs to the innermost of these: importing, Prefect, MLflow, servers (`services/`:
-starting and ending them), cache and records (`tasks/`, `flows/`), the engine (all other rooms).
+Each command runs twice in the same folder. In the second run, all trials are recorded and all
+stages are cached. A thread samples the stack of the main thread every few milliseconds. Each sample
+is attributed to the innermost of these parts: imports, Prefect, MLflow, servers (`services/`, which
+starts and stops them), cache and records (`tasks/` and `flows/`), and the engine (all other
+packages).
 """
 
 from __future__ import annotations
@@ -71,14 +72,14 @@ finally:
 
 
 class Split(TypedDict):
-    """Seconds of a command: all, and those of each part that has any."""
+    """Seconds of a command: in total, and in each part that took any time."""
 
     wall: float
     parts: dict[str, float]
 
 
 def main() -> None:
-    """Run all four and print a line each."""
+    """Run all four commands and print a line per command."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--network", default="resnet18")
     parser.add_argument("--trials", type=int, default=64)

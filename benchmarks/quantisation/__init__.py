@@ -1,1 +1,1 @@
-"""Compares integer layers with onnxruntime: benchmarks of docs/evidence/quantisation.md."""
+"""Benchmarks that compare integer layers with onnxruntime, for docs/evidence/quantisation.md."""

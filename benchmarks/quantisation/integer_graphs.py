@@ -1,6 +1,6 @@
-"""Runs an integer graph on the CPU, layer by layer in plain integer arithmetic.
+"""Reference implementation of integer graphs: plain integer arithmetic on the CPU, layer by layer.
 
-Every other implementation has to give the same results, bit by bit.
+All other implementations have to give the same results in every bit.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def in_memory(graph: IntegerGraph) -> RunIsland:
 
 
 def from_file(path: Path) -> RunIsland:
-    """Load a library that `networks.integer.cpu_islands` wrote, and return a function that runs it.
+    """Load a library of CPU islands from a file, and return a function that runs them.
 
-    The function takes arrays in the shapes of the graph's values. It runs code of the file, so
-    never load a file from strangers.
+    `networks.integer.cpu_islands` writes such files. The function takes arrays in the shapes of the
+    graph's values. It runs the code in the file, so never load a file that you do not trust.
     """
     return _runner(Library.load(path))
 
@@ -63,11 +63,20 @@ def run(
     island: RunIsland,
     layer: LayerFunction | None = None,
 ) -> dict[str, Array]:
-    """Every value of the graph by name, its outputs under their names among them.
+    """Compute every value of an integer graph.
 
-    `inputs` are the network's, by name, in its shapes. `island` runs a CPU island on the arrays it
-    reads (`in_memory`), `layer` a layer on the values written so far (by default
-    the reference, `layer_reference`). Raises `InputError`.
+    Args:
+        graph: the graph.
+        inputs: inputs of the network by name, in its shapes.
+        island: function that runs a CPU island on the arrays that it reads; see `in_memory`.
+        layer: function that computes a layer from the values so far; by default the reference,
+            `layer_reference`.
+
+    Returns:
+        All values by name, including the outputs of the network.
+
+    Raises:
+        InputError: the inputs do not fit the network.
     """
 
     def by_reference(step: Layer, values: Mapping[str, Array]) -> Array:
@@ -97,7 +106,10 @@ def run(
 
 
 def _shared_views(graph: IntegerGraph) -> dict[str, Array]:
-    """Of the values that lie inside others, and of those, views of the memory they share."""
+    """Return arrays for values that are parts of other values, and for these other values.
+
+    The arrays of the parts are views of the memory of the whole.
+    """
     shapes = {name: value.shape for name, value in graph.values.items()}
     result: dict[str, Array] = {}
     for begins in lay_out((slice_.part, slice_.whole, slice_.first) for slice_ in graph.slices):
@@ -112,10 +124,10 @@ def _shared_views(graph: IntegerGraph) -> dict[str, Array]:
 
 
 def checked(graph: IntegerGraph, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the inputs, which must have the names, shapes and types of the graph's inputs.
+    """Return the inputs, after checking their names, shapes and types.
 
     Raises:
-        InputError: a name, a shape or a type differs.
+        InputError: a name, a shape or a type differs from the graph's inputs.
     """
     wanted = [value.name for value in graph.inputs]
     if set(wanted) != set(inputs):

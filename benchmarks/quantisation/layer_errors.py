@@ -1,11 +1,12 @@
-"""Measures how far the layers of quantised models are from onnxruntime's integers.
+"""Measures how far the int8 layers of quantised models are from onnxruntime's results.
 
     python -m benchmarks.quantisation.layer_errors MODEL… [--samples FILE] [--json FILE]
 
-Each layer is computed by plain integer arithmetic, as every simulator and board computes it: once
-on onnxruntime's integers (what the layer itself is off by) and once behind all layers before it
-(what adds up). Samples are those of the NPZ file, else drawn: int8 and uint8 inputs over their
-whole range, float ones standard normal. Real samples say more.
+Each layer is computed in plain integer arithmetic, as all simulators and boards compute it. It is
+computed once on onnxruntime's inputs, which shows the error of the layer alone, and once on the
+results of all previous layers, which shows the accumulated error. The samples are read from the NPZ
+file, or drawn at random: int8 and uint8 inputs over their whole range, float inputs from a standard
+normal distribution. Real samples are more meaningful.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ Values = Mapping[str, Array]
 class LayerSteps:
     """Differences of a layer's int8 values from those of onnxruntime.
 
-    Holds the largest difference in steps and the fraction of values that differ, for the layer
-    alone and for the layer with all layers before it.
+    Holds the largest difference in quantisation steps and the fraction of values that differ, both
+    for the layer alone and for the layer after all previous layers.
     """
 
     layer: str
@@ -63,7 +64,7 @@ def layer_steps(
 ) -> list[LayerSteps]:
     """Return one row per layer whose output is written by a QuantizeLinear of the model.
 
-    `feeds` holds arrays in the shapes of the inputs.
+    `feeds` holds arrays by name, in the shapes of the inputs.
     """
     written = {
         node.name: node.output[0] for node in model.graph.node
@@ -101,7 +102,10 @@ def _first_channel(part: ChannelSlice) -> int:
 
 
 def measure_errors(source: str, samples: Path | None, count: int) -> list[LayerSteps]:
-    """Of a model, by so many samples; the first two say how finely first passes count."""
+    """Return the errors of the layers of a model on `count` samples.
+
+    The samples also calibrate the first passes of layers that are computed in two passes.
+    """
     model = model_with_weights(source)
     made = as_it_is(model).model
     graph = integer_graph(made, Blocks(1, 16, 16))
@@ -112,7 +116,7 @@ def measure_errors(source: str, samples: Path | None, count: int) -> list[LayerS
 
 
 def main() -> None:
-    """Measure the models that are named."""
+    """Measure the given models and print their tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("models", nargs="+")
     parser.add_argument("--samples", type=Path)

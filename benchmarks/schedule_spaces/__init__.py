@@ -1,4 +1,4 @@
-"""Measures schedule spaces of VTA and the speed of its simulators.
+"""Benchmarks of VTA's schedule spaces and of the speed of its simulators.
 
-These are the benchmarks of docs/evidence/schedule-spaces.md.
+Their results are on the page docs/evidence/schedule-spaces.md.
 """

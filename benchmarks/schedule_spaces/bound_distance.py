@@ -1,15 +1,17 @@
-"""Measures how good the schedules of each space can be, a layer a row.
+"""Measures how close the best schedules of each VTA space are to the bound, layer by layer.
 
     python -m benchmarks.schedule_spaces.bound_distance --target vta-pynq
     python -m benchmarks.schedule_spaces.bound_distance --target large
 
-For every ResNet-18 convolution: the stock stack's schedule, the best of the template space with and
-without the stock restrictions (enumerated), the best extended schedule found, and the bound
-max(compute, compulsory read beats, write beats) that no schedule beats, with what binds. Compute
-counts GEMM, accumulator reset and epilogue, which run on one module.
+For each convolution of ResNet-18, the table has the cycles of the stock compiler's schedule, of the
+best schedule in the template space with and without the stock compiler's restrictions (by
+enumeration), of the best schedule found in the extended space, and of the bound max(compute,
+compulsory read beats, write beats) that no schedule beats. It also names the term that determines
+the bound. Compute includes the GEMM, the reset of the accumulator and the epilogue, which all run
+on one module.
 
-The extended space is ranked by closed-form estimates and the best `--timed` are simulated: what it
-finds is a schedule that exists, so its cycles are an upper bound of the optimum.
+Schedules of the extended space are ranked by their estimates, and the best `--timed` are simulated.
+The result is the cycle count of an existing schedule, so it is an upper bound of the optimum.
 """
 
 from __future__ import annotations
@@ -29,14 +31,17 @@ from tilewright.targets.workload import Workload
 
 
 def vta_target(name: str, space: str = "") -> VtaTarget:
-    """As `make_target`, of a name that is a VTA's."""
+    """Return a VTA target by name. See `make_target`."""
     target = make_target(name, space)
     assert isinstance(target, VtaTarget), f"{name} is not a VTA"
     return target
 
 
 def best_extended(target: VtaTarget, workload: Workload, sample: int, timed: int) -> int:
-    """Cycles of the best schedule among the `timed` best-looking of a seeded sample."""
+    """Return the cycles of the best schedule in a random sample of the extended space.
+
+    Of the `sample` configs, those `timed` with the best estimates are simulated.
+    """
     space = target.space(workload)
     flat = np.random.default_rng(0).permutation(space.size)[:sample]
     configs = space.unravel(flat)
@@ -48,7 +53,7 @@ def best_extended(target: VtaTarget, workload: Workload, sample: int, timed: int
 
 
 def best_template(target: VtaTarget, workload: Workload) -> int:
-    """Cycles of the best schedule of the enumerated template space."""
+    """Return the cycles of the best schedule of the template space, by enumeration."""
     _, measured = target.enumerate(workload)
     return int(measured.cycles[measured.valid].min())
 

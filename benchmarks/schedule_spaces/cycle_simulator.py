@@ -1,18 +1,20 @@
-"""Measures how fast the cycle simulator is.
+"""Measures the speed of VTA's cycle simulator.
 
     python -m benchmarks.schedule_spaces.cycle_simulator [--spec NAME] [--threads N]
 
-`--spaces` enumerates whole spaces instead, lowering and hidden features included, on all cores: the
-template spaces of ResNet-18 with the stock stack's restrictions, and ML²Tuner's of one layer.
+By default, real programs (of the template space of a convolution) are simulated. The command prints
+nanoseconds per instruction, and simulated cycles and programs per second. It also prints how the
+time depends on the length of a program, the size of a batch and the number of threads. Lowering is
+not included. `rate` accepts any programs.
 
-`--extended` evaluates parts of the extended spaces of ResNet-18, lowering and hidden features
-included: blocks of neighbours, as a whole space holds them, and scattered configs. By turns row by
-row and with configs that are one schedule evaluated once. Both must give the same digest.
+`--spaces` enumerates whole spaces instead, on all cores, including lowering and hidden features:
+the template spaces of ResNet-18 with the stock compiler's restrictions, and ML²Tuner's space of one
+layer.
 
-Times real programs, the template space of a convolution, and reports nanoseconds an instruction,
-simulated cycles and programs a second. How the time grows with the length of a program and with the
-size of a batch; and what threads bring. Lowering is not part of these figures. `rate` takes any
-programs.
+`--extended` evaluates parts of the extended spaces of ResNet-18, including lowering and hidden
+features. The configs are either blocks of neighbours, as in a full enumeration, or random configs.
+They are evaluated alternately row by row, and with configs of the same schedule evaluated only
+once. Both must give the same digest.
 """
 
 from __future__ import annotations
@@ -39,14 +41,17 @@ from tilewright.targets.vta.timing import simulate_batch
 from tilewright.targets.workload import Workload, parse_workload
 
 SLOT_KNOBS = 5
-"""Knobs of the extended space before those of slots: tile and order."""
+"""Number of knobs of the extended space before the slot knobs: tile sizes and loop order."""
 WORKLOAD = "conv2d:n=1,c=64,h=56,w=56,o=128,k=1,s=2,p=0"
 Programs = list[NDArray[np.uint64]]
 
 
 @dataclass(frozen=True)
 class Rate:
-    """What one measurement says; `cpu` is processor time of all threads, `wall` elapsed time."""
+    """Result of a measurement.
+
+    `cpu` is the processor time of all threads and `wall` the elapsed time, both in seconds.
+    """
 
     programs: int
     instructions: int
@@ -66,7 +71,7 @@ class Rate:
 def rate(programs: Programs, spec: VtaSpec, threads: int = 1, repeats: int = 3) -> Rate:
     """Return the fastest of several simulations of programs, each of shape (instructions, 2).
 
-    Compiled code is loaded before the first one.
+    Compiled code of the simulator is loaded before the first simulation.
     """
     insns = np.concatenate(programs)
     offsets = np.cumsum([0, *map(len, programs)])
@@ -98,7 +103,7 @@ def template_programs(workload: str, spec: VtaSpec, most: int) -> Programs:
 
 
 def enumerate_spaces(spec: str) -> None:
-    """Print how long whole spaces take, from knobs to cycles."""
+    """Print how long the enumeration of whole spaces takes, from knobs to cycles."""
     layers = [workload for workload, _ in RESNET18.values()]
     stock, unchecked = make_target(spec, "stock"), make_target("evta-zcu102", "unchecked")
     assert isinstance(stock, VtaTarget)
@@ -109,7 +114,7 @@ def enumerate_spaces(spec: str) -> None:
 
 
 def evaluate_extended(spec: VtaSpec, rounds: int) -> None:
-    """Print valid configs a second of processor time: every row, and every schedule once."""
+    """Print valid configs per second of processor time, row by row and with each schedule once."""
     for what, choose in (
         ("blocks of neighbours", neighbours),
         ("scattered configs", random_configs),
@@ -140,9 +145,12 @@ def evaluate_extended(spec: VtaSpec, rounds: int) -> None:
 
 
 def neighbours(space: Space, rng: np.random.Generator, tilings: int = 8) -> NDArray[np.int64]:
-    """Return knob values, shape (n, knobs), of random tilings with every choice of the later knobs.
+    """Return knob values of random tilings, each with all values of the later knobs.
 
     The later knobs are slots, first steps and last pieces.
+
+    Returns:
+        Int array of shape (n, knobs).
     """
     outer = math.prod(len(knob.values) for knob in space.knobs[:SLOT_KNOBS])  # these turn fastest
     chosen = rng.choice(outer, min(tilings, outer), replace=False)
@@ -151,7 +159,7 @@ def neighbours(space: Space, rng: np.random.Generator, tilings: int = 8) -> NDAr
 
 
 def random_configs(space: Space, rng: np.random.Generator, most: int = 1000) -> NDArray[np.int64]:
-    """Return knob values, shape (n, knobs), of configs that are drawn without replacement."""
+    """Return knob values, shape (n, knobs), of random configs without repetitions."""
     flat = rng.choice(space.size, min(most, space.size), replace=False)
     return space.values(space.unravel(flat))
 
@@ -177,7 +185,7 @@ def _report(what: str, target: VtaTarget, layers: list[Workload]) -> None:
 
 
 def main() -> None:
-    """Print programs and cycles a second: all, by length, by size of the batch."""
+    """Print programs and cycles per second, also by length of program and size of the batch."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--spec", default="vta-pynq")
     parser.add_argument("--workload", default=WORKLOAD)

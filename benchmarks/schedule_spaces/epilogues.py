@@ -1,11 +1,12 @@
-"""Measures what an epilogue costs: the best extended schedules found of ResNet-18's convolutions.
+"""Measures the cost of epilogues for the convolutions of ResNet-18, in the extended space.
 
     python -m benchmarks.schedule_spaces.epilogues --target vta-pynq
 
-Added is a bias of any int32 (`bias 32`); first, it takes the place of the reset. By channel, a bias
-comes first and every channel is shifted by an amount of its own. A residual comes through the GEMM
-core, an int32 one (`add`) from memory. Schedules are ranked by estimates and the best `--timed` of
-a seeded sample are simulated.
+The table compares a plain epilogue with these ones: a bias of any int32 value (`bias 32`); a bias
+with which the accumulator is initialised instead of being reset; such a bias with a separate shift
+per channel; and a residual, which passes through the GEMM core or, if it is int32 (`add`), is
+loaded from memory. Schedules are ranked by their estimates, and the best `--timed` of a random
+sample with a fixed seed are simulated.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""Counts which failures each schedule space holds.
+"""Counts the kinds of failures in each VTA schedule space.
 
-python -m benchmarks.schedule_spaces.failures              # ResNet-18's spaces on vta-pynq
-python -m benchmarks.schedule_spaces.failures --unchecked  # ML²Tuner's on evta-zcu102: minutes
+    python -m benchmarks.schedule_spaces.failures              # ResNet-18's spaces on vta-pynq
+    python -m benchmarks.schedule_spaces.failures --unchecked  # ML²Tuner's on evta-zcu102: minutes
+
+For each layer, the table has the fraction of configs that are valid, and the fraction in each
+failure class, such as a scratchpad that is too small. Large spaces are sampled with a fixed seed.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ BATCH = 1024
 
 
 def outcomes(target: VtaTarget, workload: Workload, sample: int) -> Counter[str]:
-    """How many configs end in each failure class or status."""
+    """Count the configs in each failure class or status."""
     space = target.space(workload)
     if sample >= space.size:
         lowered, measured = target.enumerate(workload)
@@ -48,7 +51,7 @@ def _count_failures(lowered: Lowered, measured: Measurements) -> Counter[str]:
 
 
 def main(unchecked: bool = False, sample: int = 20_000) -> None:
-    """Print a table a space; larger spaces are sampled, seeded."""
+    """Print a table per space. Large spaces are sampled with a fixed seed."""
     spaces = (
         [("evta-zcu102", "unchecked")]
         if unchecked

@@ -1,4 +1,4 @@
-"""Makes programs of single configs, to be run with their data or judged by what they compute."""
+"""Compiles programs of single configs with their data, and checks their results."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def mismatches(
 ) -> int:
     """Count the output values of a config that differ from the integer reference.
 
-    `values` are knob *values*, shape (knobs,). The count is -1 if the config has no program, or if
-    its program does not run to its end.
+    `values` are knob values, shape (knobs,), not knob indices. The count is -1 if the config has no
+    program, or if its program does not run to its end.
     """
     code, insns, uops, _ = lowering.program(values)
     if code:

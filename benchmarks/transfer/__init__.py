@@ -1,1 +1,1 @@
-"""Measures what models of other hardware know and save: benchmarks of docs/evidence/transfer.md."""
+"""Benchmarks of cost models that transfer between hardware, for docs/evidence/transfer.md."""

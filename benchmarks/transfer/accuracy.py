@@ -1,8 +1,9 @@
-"""Measures how well models order programs: every kind and split, and by rows.
+"""Measures how well transfer models rank programs, by kind of model, split and number of rows.
 
-Figures are those of `tilewright model train`. Two controls stand in the same table. `formula` is
-the hand-written time formula by itself, which learns nothing. `KIND without formula` is a model
-that learns neither the difference to it nor its ingredients, as published. A part of
+The figures are those of `tilewright model train`. The table also has two controls. `formula` is the
+hand-written time formula alone, which learns nothing. `KIND without formula` is a model as
+in publications: it predicts the latency itself instead of the difference to the formula, and does
+not get the terms of the formula as features. This module is a part of
 `benchmarks.transfer.compare`.
 """
 
@@ -31,7 +32,7 @@ SPLITS = ("by_target", "by_task", "within_task")
 
 
 def measure(options: argparse.Namespace, rows: KeptRows) -> None:
-    """Every kind and split; by_target of fewer rows."""
+    """Measure every kind and split, and the split by_target also with fewer rows."""
     kinds = options.kinds or ((FORMULA, "xgboost", "xgboost" + WITHOUT) if options.quick else KINDS)
     whole: TrainingTable | None = None
     for kind in kinds:
@@ -49,7 +50,10 @@ def measure(options: argparse.Namespace, rows: KeptRows) -> None:
 def _judge_part(
     whole: TrainingTable, kind: str, by: Any, share: float, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Figures of a model of a part of the rows, on the same rows whatever the part."""
+    """Train a model on a fraction of the training rows, and return its figures.
+
+    The test rows are the same for all fractions.
+    """
     train, test = split(whole, by, 0)
     if kind == FORMULA:
         return formula_figures(whole.rows(test)) | {"dataset": digest_of(options.dataset)}
@@ -68,7 +72,7 @@ def _judge_part(
 
 
 def formula_figures(table: TrainingTable) -> dict[str, Any]:
-    """Figures of the time formula by itself; before compiling it says nothing."""
+    """Return the figures of the time formula alone; before compiling, it gives no prediction."""
     columns = (REFERENCE, PEAK)
     said = reference(select_columns(table.features, columns), columns).astype(np.float64)
     table = table.rows(~np.isnan(said))

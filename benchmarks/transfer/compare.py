@@ -1,11 +1,11 @@
-"""Measures what a model trained on other hardware saves on accelerators that it has not seen.
+"""Measures what a model that was trained on other hardware saves on new accelerators.
 
     python -m benchmarks.transfer.compare --quick     # one spec, network and seed
     python -m benchmarks.transfer.compare --out FILE  # hours; resumes from FILE
 
-Builds a dataset and trains models first, unless they lie below `--folder` already or are given. No
-shipped preset is in a dataset, so presets are the hardware that is tuned for. Parts: `tuning`
-(`benchmarks.transfer.whole_networks`), its short form `layers`
+The command first builds a dataset and trains models, unless they exist below `--folder` or are
+given as options. No preset is part of a dataset, so the benchmark tunes for presets. It has three
+parts: `tuning` (`benchmarks.transfer.whole_networks`), its short form `layers`
 (`benchmarks.transfer.single_layers`), and `accuracy` (`benchmarks.transfer.accuracy`).
 """
 
@@ -34,7 +34,10 @@ PARTS = {"tuning": transfer_tuning, "layers": transfer_layers, "accuracy": trans
 
 
 def main() -> None:
-    """Measure what the file lacks, write it after each figure, print the summary."""
+    """Measure what is missing in the file, and print the summary.
+
+    The file is written after each figure.
+    """
     parser = row_arguments(__doc__, "built/transfer.json")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--folder", type=Path, default=Path("built/transfer"))
@@ -98,7 +101,7 @@ def _model(options: argparse.Namespace) -> Path:
 
 
 def _train(dataset: Path, kind: str, by: str, minutes: float, out: Path) -> dict[str, Any]:
-    """As `tilewright model train`; returns the metrics."""
+    """Train a model as `tilewright model train` does, and return its metrics."""
     training = check_training(
         TrainingOptions(dataset=str(dataset), out=str(out), kind=kind, split=by, minutes=minutes)
     )

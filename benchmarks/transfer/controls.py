@@ -1,4 +1,4 @@
-"""Trains models that know nothing of a dataset: controls of what a warm start saves."""
+"""Trains control models that know nothing of a dataset, to show what a warm start owes to data."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tilewright.models.transfer.training_data import TrainingTable, select_colum
 
 
 def controls(options: argparse.Namespace) -> dict[str, Path]:
-    """XGBoost models that know nothing of the dataset.
+    """Train the XGBoost control models, unless they exist, and return their folders by name.
 
-    `formula` learned what the hand-written time formula says, and not what programs take.
-    `shuffled` learned, without the formula, latencies that were shuffled within their tasks; with
-    it, it would be the formula again.
+    The model `formula` is trained on predictions of the hand-written time formula instead of
+    measured latencies. The model `shuffled` is trained on latencies that were shuffled within their
+    tasks. It does not learn the difference to the formula; otherwise, it would equal the formula.
     """
     paths = {
         name: options.folder / f"{name}-{digest_of(options.dataset)[:8]}"
@@ -42,7 +42,7 @@ def controls(options: argparse.Namespace) -> dict[str, Path]:
 
 
 def shuffle_labels(table: TrainingTable, seed: int) -> TrainingTable:
-    """Return the table with latencies that changed places within their tasks."""
+    """Return the table with the latencies shuffled within each task."""
     rng, latency = np.random.default_rng(seed), table.log_latency.copy()
     order = np.lexsort((rng.random(len(table)), ~table.valid, table.task))
     latency[np.lexsort((~table.valid, table.task))] = table.log_latency[order]

@@ -1,18 +1,22 @@
-"""Measures what models learn of one family of hardware from two others, a processor among them.
+"""Measures what models learn about one hardware family from two other families.
 
     python -m benchmarks.transfer.families [--folder DIR] [--out FILE]
     python -m benchmarks.transfer.families --redraw benchmarks/rows/transfer-held-out.parquet
 
-Families are VTA, Gemmini and this processor. Rows of the first two are a dataset of drawn machines
-that run the same small layers, which is built unless DIR has it. Rows of the third are those of
-`benchmarks.cpu.schedules`. Models see only the columns that all three have: sizes of the workload,
-and of the compiled program its bytes and its iterations, each beside the workload's multiplications
-(`shared`). A family is held out whole. Beside it stand models of its own family, a third of which
-is held out at a time: whole machines, or whole layers where there is one machine. Each model is
-trained on all columns as well. `formula only` learns nothing: it is the time formula of VTA and
-Gemmini, and the closed-form estimate of the processor. `with formula` learns the difference to
-that, and `gain` is what it orders more. Models are trained with `SEEDS` seeds. Intervals resample
-tasks, and seeds for all tasks at once, since one model is judged on all of them.
+The families are VTA, Gemmini and this CPU. The rows of VTA and Gemmini are a dataset of random
+machines that run the same small layers; it is built unless DIR contains it. The rows of the CPU are
+those of `benchmarks.cpu.schedules`.
+
+With the columns `shared`, models see only what all three families have: the sizes of the workload,
+and the bytes and loop iterations of the compiled program relative to the workload's
+multiplications. With `all`, they see all columns. For each family, one model is trained on the two
+other families. For comparison, other models are trained on the family itself, with a third of it
+held out at a time: whole machines, or whole layers if the family has one machine.
+
+`formula only` learns nothing: it is the time formula of VTA and Gemmini, and the closed-form
+estimate of the CPU. `with formula` learns the difference to the formula, and `gain` is how much
+better it ranks. Models are trained with `SEEDS` seeds. The confidence intervals resample tasks, and
+seeds for all tasks at once, because one model is evaluated on all tasks.
 """
 
 from __future__ import annotations
@@ -55,22 +59,23 @@ SOURCES = ("the other families", "its own family")
 OTHERS, OWN = SOURCES
 SEEDS, FOLDS = 5, 3
 FEWEST = 4
-"""Rows with a latency of a task that is judged."""
+"""Minimum number of rows with a latency in a task that is evaluated."""
 MODELS = ("with formula", "without formula", "shuffled labels", "formula only")
 WITH, _, SHUFFLED, FORMULA = MODELS
 Rows = tuple[TrainingTable, Floats]
-"""Rows, and what the formula of their family says of each, log2 up to a constant of the task."""
+"""Rows of a family, and the log2 latency of each row by the family's formula, up to a constant per
+task."""
 SHARED, ALL = "shared", "all"
-"""What models see of rows."""
+"""The columns that models see."""
 MACS = "workload macs"
 COUNTS: Mapping[str, tuple[str, str]] = {
     "bytes": ("program hidden bytes", "program bytes_touched"),
     "iterations": ("program hidden iterations", "program operations"),
 }
-"""Shared columns of programs: their names on accelerators, where they are half a logarithm, and on
-the processor."""
+"""Columns with the work of compiled programs: the name on accelerators, where the column holds half
+of the log2, and the name on the CPU, where it holds the log2."""
 MACHINES, ROWS = 6, 32
-"""Of each family, and rows of each machine and layer."""
+"""Number of machines per family, and number of rows per machine and layer."""
 EPILOGUE = "bias, >> 8, min 127, max 0"
 LAYERS = (
     "dense:n=128,c=128,o=64", "dense:n=128,c=64,o=128", "dense:n=1,c=512,o=1000",
@@ -84,7 +89,7 @@ T = TypeVar("T")
 
 
 def plan(options: DatasetOptions) -> DatasetPlan:
-    """All layers on drawn machines of each family, `ROWS` rows of each pair."""
+    """Return a plan of all layers on random machines of each family, with `ROWS` rows per pair."""
     hardware = [
         one for kind in ACCELERATORS for one, _ in draw_hardware(kind, MACHINES, options.seed)
     ]
@@ -95,7 +100,7 @@ def plan(options: DatasetOptions) -> DatasetPlan:
 
 
 class _PlannedRunner(LocalRunner):
-    """Builds a dataset by `plan`."""
+    """Runner that builds a dataset by `plan` instead of the usual plan."""
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
         if step is make_plan:
@@ -104,7 +109,7 @@ class _PlannedRunner(LocalRunner):
 
 
 def build(folder: Path) -> None:
-    """Build the data set unless the folder already has it."""
+    """Build the dataset unless the folder already has it."""
     total = len(ACCELERATORS) * MACHINES * len(LAYERS) * ROWS
     build_dataset(_PlannedRunner(), folder, DatasetOptions(rows=total, cpu_rows=0))
 
@@ -112,8 +117,7 @@ def build(folder: Path) -> None:
 def shared_columns(features: Features, processor: bool) -> Features:
     """Return the columns that all families have.
 
-    Columns that count a program's work are relative to the workload's multiplications, as
-    logarithms.
+    Columns that count a program's work are logarithms, relative to the workload's multiplications.
     """
     names = [name for name in features.names if name.startswith("workload ")]
     known = {name: features.matrix[:, list(features.names).index(name)] for name in names}
@@ -125,9 +129,9 @@ def shared_columns(features: Features, processor: bool) -> Features:
 
 
 def tables(folder: Path, rows: Path, columns: str) -> dict[str, Rows]:
-    """Return the valid rows of each family, and the formula's log2 latencies, shape (rows,).
+    """Return the valid rows of each family with the formula's log2 latencies, shape (rows,).
 
-    Models see only the `SHARED` columns, or all columns.
+    `columns` says whether models see only the `SHARED` columns or all columns.
     """
     whole, about = read_table(folder), read_about(folder)
     kinds = np.array([device.kind for device in about.hardware])[whole.hardware]
@@ -159,7 +163,7 @@ def tables(folder: Path, rows: Path, columns: str) -> dict[str, Rows]:
 def measure(result: Mapping[str, Rows]) -> pd.DataFrame:
     """Return one row per task, source, model and seed: the fraction of pairs in the right order.
 
-    `found` has the rows of each family and the formula's log2 latencies, shape (rows,).
+    `result` has the rows of each family and the formula's log2 latencies, shape (rows,).
     """
     rows: list[dict[str, object]] = []
     for family, (table, formula) in result.items():
@@ -181,7 +185,7 @@ def measure(result: Mapping[str, Rows]) -> pd.DataFrame:
 def folds_of(table: TrainingTable) -> list[NDArray[np.bool_]]:
     """Split a family into thirds, each a mask of shape (rows,).
 
-    A third has whole machines, or whole layers if there is only one machine.
+    A third contains whole machines, or whole layers if there is only one machine.
     """
     one = len(np.unique(table.hardware)) == 1
     place = np.unique(table.workload if one else table.hardware, return_inverse=True)[1]
@@ -189,7 +193,10 @@ def folds_of(table: TrainingTable) -> list[NDArray[np.bool_]]:
 
 
 def _predict_rows(learned: Rows, test: Rows, model: str, seed: int) -> Floats:
-    """Train a model on some rows; predict the log2 latency of others up to a constant per task."""
+    """Train a model on some rows, and predict the log2 latencies of other rows.
+
+    Predictions are relative: they may be off by a constant per task.
+    """
     table, known = learned
     if model == WITH:
         table = replace(table, log_latency=table.log_latency - known)
@@ -202,7 +209,7 @@ def _predict_rows(learned: Rows, test: Rows, model: str, seed: int) -> Floats:
 
 
 def _join_rows(parts: Sequence[Rows]) -> Rows:
-    """Tables below each other, NaN where one lacks a column."""
+    """Concatenate tables. Columns that a table lacks are NaN."""
     tables, formulas = zip(*parts, strict=True)
     names = list(dict.fromkeys(name for table in tables for name in table.features.names))
     matrix = np.concatenate([select_columns(table.features, names) for table in tables])
@@ -225,7 +232,7 @@ def _score_rows(table: TrainingTable, said: Floats) -> list[dict[str, object]]:
 
 
 def table_of(rows: pd.DataFrame) -> str:
-    """Markdown: right pairs of each model by what is judged and what was learned from."""
+    """Return a Markdown table: the fraction of pairs in the right order, by family and source."""
     lines: list[list[str]] = []
     for family, source, columns in product(FAMILIES, SOURCES, (SHARED, ALL)):
         own = rows[(rows[["family", "source", "columns"]] == [family, source, columns]).all(axis=1)]
@@ -245,7 +252,7 @@ def _short(interval: Interval) -> str:
 
 
 def main() -> None:
-    """Build, measure, print and write."""
+    """Build the dataset, measure the models, print the table and write the rows."""
     parser = row_arguments(__doc__, "built/families.parquet")
     parser.add_argument("--folder", type=Path, default=Path("built/families"))
     parser.add_argument("--cpu", type=Path, default=CPU_ROWS, help="rows measured on the CPU")

@@ -1,12 +1,13 @@
-"""Measures what trials of earlier runs teach Models V and A about layers without a trial.
+"""Measures what trials of earlier runs teach Models V and A about layers that have no trial yet.
 
     python -m benchmarks.transfer.first_data
 
-`ml2tuner` tunes six development layers of other networks on each target, with 24 trials each. Its
-shared models then judge random configs of six layers of ResNet-18 on vta-pynq. A row has the rank
-correlation of Model A with the measured latency over valid configs, and the area under the ROC
-curve of Model V for whether a config compiles. Both are means over layers, once with the trials as
-they are and once scaled to the bus and the scratchpads of vta-pynq (`scale_to_hardware`).
+On each target, `ml2tuner` tunes six development layers of other networks with 24 trials each. The
+resulting shared models then predict random configs of six layers of ResNet-18 on vta-pynq. A row
+has the rank correlation of Model A with the measured latency over valid configs, and the area under
+the ROC curve of Model V for predicting that a config compiles. Both are means over layers, once
+with the trials as they are, and once with the trials scaled to the bus and the scratchpads of
+vta-pynq (`scale_to_hardware`).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def main(
     ] = "vta-pynq,vta-de10,evta-zcu102,small,large",
     seed: int = 0,
 ) -> None:
-    """Print a row per target."""
+    """Print one row per target of the earlier trials."""
     table = Table(title="of six layers on vta-pynq that have no trial")
     for name in ("trials of", "A, as they are", "A, scaled", "V, as they are", "V, scaled"):
         table.add_column(name)

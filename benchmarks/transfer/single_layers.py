@@ -1,10 +1,11 @@
-"""Tunes single layers to one goal each, with a model of other hardware and with its controls.
+"""Tunes single layers to a given latency, with a transfer model and with controls.
 
-A part of `benchmarks.transfer.compare`, and the short form of `benchmarks.transfer.whole_networks`:
-drawn layers of its networks on its targets instead of whole networks. A layer's goal is the median,
-over seeds, of what its `board` reaches in 64 trials. All other tuners work in rounds of two and
-compile as many programs a round. Their trials are counted to the end of the round that reaches the
-goal, and are 64 where none does. Intervals of 95 % resample pairs of layer and machine, and seeds.
+This module is a part of `benchmarks.transfer.compare`, and the short form of
+`benchmarks.transfer.whole_networks`: it tunes random layers of the same networks on the same
+targets. The goal of a layer is the latency that the tuner `board` reaches in 64 trials, as the
+median over seeds. All other tuners measure two programs per round. Their trials are counted up to
+the end of the round that reaches the goal; they are 64 if no round reaches it. The 95 % intervals
+resample pairs of layer and machine, and seeds.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Row = Mapping[str, Any]
 
 
 def measure(options: argparse.Namespace, rows: KeptRows) -> None:
-    """Seed by seed, so that a run that is stopped leaves whole seeds."""
+    """Make all runs seed by seed, so that a stopped benchmark has complete seeds."""
     models = {"": options.model} | controls(options)
     tuners = [next(tuner for tuner in TUNERS if tuner.name == name) for name in COMPARED]
     layers = list(_draw_pairs(options))
@@ -90,9 +91,14 @@ def _goals(rows: Sequence[Row]) -> dict[tuple[str, str], float]:
 
 
 def trials(rows: Sequence[Row], tuner: str) -> Floats:
-    """Until the goal, `TRIALS` where it is not reached; shape (pairs, seeds).
+    """Return the trials of each run until the goal, `TRIALS` if it is not reached.
 
-    `rows` are of seeds that all pairs and tuners have.
+    Args:
+        rows: rows of the seeds that all pairs and tuners have.
+        tuner: name of the tuner.
+
+    Returns:
+        Array of shape (pairs, seeds).
     """
     pairs = list(_goals(rows))
     seeds = sorted({row["seed"] for row in rows})
@@ -107,8 +113,9 @@ def trials(rows: Sequence[Row], tuner: str) -> Floats:
 def summary(rows: Sequence[Row]) -> str:
     """Return a summary with one line per tuner.
 
-    A line has trials to the goal as a fraction of the board's 64, how they compare with the warm
-    start's, and on how many pairs a warm start needs at most half as many.
+    A line has the trials to the goal as a fraction of the board's 64, the ratio of these trials to
+    those of the warm start, and the number of pairs on which the warm start needs at most half as
+    many trials.
     """
     rows = _whole_seeds(rows)
     if not rows:
@@ -132,13 +139,16 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def _whole_seeds(rows: Sequence[Row]) -> list[Row]:
-    """Rows of the seeds with which every tuner ran on every pair."""
+    """Return the rows of the seeds with which every tuner ran on every pair."""
     runs_per_seed = len(_goals(rows)) * (1 + len(COMPARED))
     counts = Counter(row["seed"] for row in rows)
     return [row for row in rows if counts[row["seed"]] == runs_per_seed]
 
 
 def _factor(mine: Floats, warm: Floats) -> Floats:
-    """Geometric mean over pairs of ratios of means over seeds; arrays (..., pairs, seeds)."""
+    """Return the geometric mean over pairs of ratios of means over seeds.
+
+    Arrays have the shape (..., pairs, seeds).
+    """
     ratio = mine.mean(axis=-1) / warm.mean(axis=-1)
     return np.asarray(np.exp(np.log(ratio).mean(axis=-1)))

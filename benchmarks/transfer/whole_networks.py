@@ -1,18 +1,23 @@
-"""Tunes whole networks until they are as fast as a tuner with a board makes them.
+"""Tunes whole networks until they are as fast as a tuner without a model makes them.
 
-A part of `benchmarks.transfer.compare`. The goal is the latency of a tuner that has a board and no
-model of it (`board`) after 64 trials a layer: no closed-form estimates, no compiles beyond its
-batches. It is one goal a network and target, the median over the board's seeds. Controls say what a
-saving is owed to: `formula` has the hand-written time formula instead of a model, `shuffled` a
-model of shuffled latencies, and `cold, equal compiles` compiles as much as a warm start does. Every
-other tuner runs until its network is as fast. Its trials are counted to the end of the round. Its
-seconds count from before its model is loaded, as the loop of one process in which modules are
-loaded. A layer without a valid trial counts as the baseline does. `scheduled` gives rounds by
-expected gain, else all layers have as many. The rivals of a warm start are `blind` (it may compile
-beyond its batches, too) and `default` (it has estimates, too). `processor_seconds` are those that
-the process computed, whatever else the machine did meanwhile. The simulator measures in less than a
-millisecond, a board does not: the summary also says what the seconds would be where a measurement
-takes longer.
+This module is a part of `benchmarks.transfer.compare`. The goal is the network's latency after 64
+trials per layer of the tuner `board`, which has a board but no model of it: no closed-form
+estimates, and no compiled programs beyond its batches. There is one goal per network and target,
+the median over the seeds of `board`. Every other tuner runs until the network is as fast as the
+goal. Its trials are counted up to the end of the round. A layer without a valid trial counts with
+the latency of the baseline.
+
+`scheduled` allocates rounds by expected gain; otherwise, all layers get equally many. The warm
+start is compared with `blind`, which may also compile beyond its batches, and with `default`, which
+also has estimates. Controls show the cause of a saving: `formula` has the hand-written time formula
+instead of a model, `shuffled` has a model that was trained on shuffled latencies, and `cold, equal
+compiles` compiles as much as a warm start does.
+
+Seconds are counted from before the model is loaded, as in a loop within one process in which all
+modules are loaded. `processor_seconds` is the processor time of the process, which does not depend
+on other load of the machine. The simulator measures a program in less than a millisecond, but a
+board takes longer. The summary therefore also says what the seconds would be with slower
+measurements.
 """
 
 from __future__ import annotations
@@ -57,12 +62,16 @@ NETWORKS = ("resnet50", "mobilenet_v3", "inception_v3")
 TRIALS = 64
 WARM_BATCH = 3
 MEASURING = (0.002, 0.01, 0.1, 1.0)
-"""Seconds that a measurement takes on boards of which the summary speaks."""
+"""Seconds per measurement on the assumed boards of the summary."""
 
 
 @dataclass(frozen=True)
 class Tuner:
-    """A tuner with its options, trials a round, whether it has the model, and how rounds go."""
+    """A tuner configuration of this benchmark.
+
+    It has the tuner's options, the trials per round, whether the tuner starts with the transfer
+    model (`warm`), and whether rounds are allocated by expected gain (`scheduled`).
+    """
 
     name: str
     explorer: str
@@ -71,7 +80,8 @@ class Tuner:
     warm: bool = False
     scheduled: bool = False
     control: str = ""
-    """Of `benchmarks.transfer.controls`, the model that a warm start has instead of the trained."""
+    """Name of the control model (`benchmarks.transfer.controls`) that replaces the trained
+    model."""
 
 
 _ALONE = (("alpha", 0.0), ("first", 1.0), ("warm_alpha", 0.0))  # no compiles beyond a batch
@@ -97,7 +107,7 @@ TUNERS = (
 
 @dataclass(frozen=True)
 class Unit:
-    """A network, tuned once; `goal` is the latency at which it ends."""
+    """One run: a network is tuned once, until its latency reaches `goal`."""
 
     target: str
     network: str
@@ -109,7 +119,7 @@ class Unit:
 
     @property
     def key(self) -> tuple[str, str, int, str]:
-        """What makes two units the same."""
+        """Identity of the run: target, network, seed and name of the tuner."""
         return self.target, self.network, self.seed, self.tuner.name
 
 
@@ -120,7 +130,7 @@ def _refuse_seen_hardware(dataset: Path, name: str) -> None:
 
 
 def measure(options: argparse.Namespace, rows: KeptRows) -> None:
-    """Make the runs of every tuner, first those on the board, which define the goals."""
+    """Make the runs of every tuner, first those of `board`, which define the goals."""
     targets = (
         options.targets.split(",") if options.targets else TARGETS[: 1 if options.quick else 3]
     )
@@ -160,7 +170,10 @@ def measure(options: argparse.Namespace, rows: KeptRows) -> None:
 
 
 def _goals(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], float]:
-    """Cycles of each target and network that end a run: the median over the board's seeds."""
+    """Return the goal of each target and network in cycles.
+
+    It is the median over the seeds of `board`.
+    """
     boards: dict[tuple[str, str], list[float]] = {}
     for row in rows:
         if row["tuner"] == BOARD.name:
@@ -183,14 +196,14 @@ def layers_of(target: str, network: str) -> tuple[dict[str, Any], ...]:
 
 
 def _run_units(units: Sequence[Unit], jobs: int) -> Iterator[dict[str, Any]]:
-    """Each in a process of its own, so that what one loads is not free for the next."""
+    """Make each run in a separate process, so that no run benefits from what another has loaded."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context, max_tasks_per_child=1) as pool:
         yield from pool.map(perform, units)
 
 
 def perform(unit: Unit) -> dict[str, Any]:
-    """Tune a network until it is as fast as the goal, or the trials are spent."""
+    """Tune a network until it is as fast as the goal or all trials are spent. Return a row."""
     run, target = LocalRunner(), make_target(unit.target)
     layers = [Subgraph.from_json(subgraph) for subgraph in unit.subgraphs]
     begin, computed = time.perf_counter(), time.process_time()
@@ -256,7 +269,7 @@ def _task(
 def _in_turn(
     sessions: Sequence[Session], layers: Sequence[Subgraph], rules: SharingRules
 ) -> Iterator[tuple[int, int]]:
-    """Yield a round of each layer, then the next round of each, with the number of trials."""
+    """Yield rounds of all layers in turn: the index of the layer and the number of trials."""
     for done in range(0, rules.trials, rules.batch):
         for place in range(len(sessions)):
             yield place, min(rules.batch, rules.trials - done)
@@ -265,7 +278,7 @@ def _in_turn(
 def _schedule_rounds(
     sessions: Sequence[Session], layers: Sequence[Subgraph], rules: SharingRules
 ) -> Iterator[tuple[int, int]]:
-    """As `tilewright tune --stop-gain 0` schedules rounds."""
+    """Yield rounds as `tilewright tune --stop-gain 0` allocates them."""
     exhausted: set[int] = set()
     while True:
         states = [
@@ -284,9 +297,10 @@ def _schedule_rounds(
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a summary with one line per tuner.
 
-    A line has the tuner's fraction of the board's trials and seconds, means over runs with 95 %
-    intervals over pairs of target and network and over their runs, and how many runs reached the
-    goal. Each pair has one goal: the median of the board's runs.
+    A line has the tuner's trials and seconds as fractions of those of `board`, and the number of
+    runs that reached the goal. The fractions are means over runs, with 95 % intervals that resample
+    pairs of target and network, and runs. Each pair has one goal, the median over the runs of
+    `board`.
     """
     boards = {_key(row)[:3]: row for row in rows if row["tuner"] == BOARD.name}
     goals, lines = _goals(rows), []
@@ -323,7 +337,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
 def _on_board(
     pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], seconds: float
 ) -> NDArray[np.float64]:
-    """Return the ratio of seconds per pair if a trial took `seconds` longer, shape (pairs,)."""
+    """Return the ratio of seconds per pair if each trial took `seconds` longer, shape (pairs,)."""
     seconds_of_pair = np.array(
         [[row["processor_seconds"] + seconds * row["trials"] for row in pair] for pair in pairs]
     )
@@ -333,7 +347,10 @@ def _on_board(
 def _ratios(
     pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], name: str
 ) -> NDArray[np.float64]:
-    """Of a figure of a run and the board's, shape (pairs,); NaN where one lacks it."""
+    """Return a figure of each run relative to that of `board`, shape (pairs,).
+
+    The ratio is NaN if one of the figures is missing.
+    """
     return np.array([row.get(name, np.nan) / board.get(name, np.nan) for row, board in pairs])
 
 

@@ -1,1 +1,1 @@
-"""Measures how many trials tuners need: benchmarks of docs/evidence/tuners.md."""
+"""Benchmarks that measure how many trials tuners need, for docs/evidence/tuners.md."""

@@ -1,4 +1,4 @@
-"""Names the targets and layers of the spaces that benchmarks enumerate, and reads what is true."""
+"""Targets and layers whose schedule spaces benchmarks enumerate, and their measurements."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tilewright.targets.workload import Workload
 
 SpaceName = Literal["unchecked", "extended"]
 TARGETS: dict[SpaceName, str] = {"unchecked": "evta-zcu102", "extended": "vta-pynq"}
-"""Whose schedules are enumerated in each space: ML²Tuner's own, and the default one."""
+"""Target whose schedules are enumerated, by space: ML²Tuner's own space, and the default space."""
 
 
 def layers_named(names: str) -> dict[str, Workload]:
-    """Layers by their names, with commas between: the judged ones for an empty text."""
+    """Return layers by their names, separated by commas; the held-out layers for an empty text."""
     known = DEVELOPMENT | JUDGED
     return {name: known[name] for name in names.split(",") if name} or JUDGED
 

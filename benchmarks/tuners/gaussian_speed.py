@@ -1,7 +1,9 @@
-"""Times a proposal of the Gaussian process: `python -m benchmarks.tuners.gaussian_speed`.
+"""Measures the time that Model P's Gaussian process takes for a proposal.
+
+    python -m benchmarks.tuners.gaussian_speed
 
 Prints the median processor time of fitting the process to some trials, and of choosing a batch
-among some candidates, as Model P of `ml2tuner` does in each round. Takes a few seconds.
+among some candidates, as Model P of `ml2tuner` does in each round. The command takes a few seconds.
 """
 
 from __future__ import annotations

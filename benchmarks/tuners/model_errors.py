@@ -1,17 +1,19 @@
-"""Measures errors of ML²Tuner's Models P and A inside runs, on the batch measured next.
+"""Measures the errors of ML²Tuner's Models P and A within runs, on the batch measured next.
 
     python -m benchmarks.tuners.model_errors unchecked  # the paper's space, on evta-zcu102
     python -m benchmarks.tuners.model_errors extended   # the default space, on vta-pynq
     python -m benchmarks.tuners.model_errors unchecked --redraw benchmarks/rows/FILE
 
-After each retraining of a run, P and A predict the batch that is measured next. A chose that batch
-for its own predictions, which spoils them. So all that was compiled in that round is simulated,
-too, outside the run; P and V alone chose that. `ml2tuner-published` and `ml2tuner` have these
-models, and each makes its own runs: `ml2tuner` measures two configs a round, and may measure
-programs that an earlier round compiled. Errors are of log2 cycles of valid configs. A
-layer's figure is the root of the mean square over its runs, and a ratio is a geometric mean over
-layers. Intervals of 95 % resample layers and seeds (`benchmarks.intervals`). Layers are the judged
-ones (`benchmarks.layers`). Their spaces are enumerated first, below --spaces.
+After each training, Models P and A predict the batch that is measured next. Model A chose this
+batch by its own predictions, which biases the comparison. Therefore all programs that were compiled
+in the round are also simulated, outside of the run; only Models P and V chose them.
+
+The tuners `ml2tuner-published` and `ml2tuner` have these models. Each makes its own runs:
+`ml2tuner` measures two configs per round, and may measure programs that were compiled in an earlier
+round. Errors are errors of log2 cycles over valid configs. The error of a layer is the root of the
+mean square over its runs; ratios are geometric means over layers. The 95 % intervals resample
+layers and seeds (`benchmarks.intervals`). The layers are the held-out ones of `benchmarks.layers`.
+Their spaces are enumerated first and stored below `--spaces`.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ def main(
     spaces: Path = Path("built/spaces"),
     redraw: Redraw = None,
 ) -> None:
-    """Print the ratio of errors, and keep a row a retraining."""
+    """Measure the errors, write one row per training, and print the ratios."""
     if redraw is None:
         target, rows = make_space_target(where), []
         for name, workload, truth in enumerate_layers(where, layers, spaces):
@@ -71,7 +73,7 @@ def main(
 def _run(
     target: Target, workload: Workload, tuner: TunerConfig, seed: int, trials: int, batch: int
 ) -> list[dict[str, Any]]:
-    """Return one row per retraining that was followed by a batch."""
+    """Run a tuner, and return one row per training after which a batch was measured."""
     explorer = tuner.explorer
     run, task = LocalRunner(), make_task(target, workload, explorer, seed)
     session, problem = Session.start(task), task.problem
@@ -109,7 +111,10 @@ def _errors(
 
 
 def error_ratios(rows: pd.DataFrame) -> dict[tuple[str, str, str], Interval]:
-    """RMSE of A over RMSE of P, by tuner, window of trials, and what was predicted."""
+    """Return the RMSE of Model A relative to that of Model P.
+
+    The keys are the tuner, the window of trials, and the predicted programs.
+    """
     figures = {}
     for tuner, group in rows.groupby("tuner", sort=False):
         for window, (low, high) in WINDOWS.items():
@@ -124,7 +129,7 @@ def error_ratios(rows: pd.DataFrame) -> dict[tuple[str, str, str], Interval]:
 
 
 def _sums(rows: pd.DataFrame, column: str) -> Floats:
-    """Squared errors of a run, shape (layers, seeds)."""
+    """Return the sum of squared errors of each run, shape (layers, seeds)."""
     return rows.pivot_table(
         index="layer", columns="seed", values=column, aggfunc="sum", fill_value=0.0
     ).to_numpy(np.float64)

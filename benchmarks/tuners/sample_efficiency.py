@@ -1,25 +1,30 @@
-"""Measures how many measurements each tuner needs, against the enumerated optimum.
+"""Measures how many trials each tuner needs to come within 1 % of the enumerated optimum.
 
     python -m benchmarks.tuners.sample_efficiency tables     # the real stack's tables: minutes
     python -m benchmarks.tuners.sample_efficiency unchecked  # ML²Tuner's space on evta-zcu102
     python -m benchmarks.tuners.sample_efficiency extended   # the default space on vta-pynq
     python -m benchmarks.tuners.sample_efficiency tables --redraw benchmarks/rows/FILE
 
-Three tables are printed: trials per layer beside the optimum, figures relative to AutoTVM, and the
-cost of the goal when a compile costs nothing, a tenth of a measurement, or as much as one.
+The command prints three tables: the trials per layer beside the optimum; figures relative to
+AutoTVM; and the cost of reaching the goal if a compile costs nothing, a tenth of a measurement, or
+as much as a measurement.
 
-Layers are the judged ones (`benchmarks.layers`) unless others are named; the four tables are all of
-development layers. Unchecked and extended spaces are enumerated first (a quarter of an hour of CPU,
-kept under --spaces). Every tuner gets the same batches, budget and seeds. A run ends after 64
-trials or when it has come within 1 % of the optimum, whichever is later, or with the budget. With
---enough 1 it ends when it has come there, and nothing is known of its first 64 trials.
-Trials, compiles and seconds are counted to the end of the batch that came there. Real seconds are
-those that the recorded stack took, and the tuner's own. A figure of a layer is the median over
-seeds. Figures relative to AutoTVM, as published and with plans of 16, are geometric means over
-layers of ratios of medians. Their 95 % intervals resample layers and seeds
-(`benchmarks.intervals`). A config that is compiled in one round and measured in a later round is
-lowered twice, and counts as two compiles. Finished runs are kept in --out and not repeated;
-`runs.parquet` there has a row a run, from which --redraw prints the tables again.
+The layers are the held-out ones of `benchmarks.layers`, unless others are named; the four layers of
+`tables` are development layers. Unchecked and extended spaces are enumerated first, which takes a
+quarter of an hour of CPU time, and stored below `--spaces`. All tuners get the same batch size,
+budget and seeds.
+
+A run ends after 64 trials or when it is within 1 % of the optimum, whichever is later, or when the
+budget is spent. With `--enough 1`, it ends as soon as it is within 1 %, and the figures after 64
+trials are not known. Trials, compiles and seconds are counted up to the end of the batch that
+reached the goal. Real seconds are the recorded seconds of the real stack plus the seconds of the
+tuner. A config that is compiled in one round and measured in a later round is lowered twice, and
+counts as two compiles.
+
+The figure of a layer is the median over seeds. Figures relative to AutoTVM (as published, and with
+plans of 16 trials) are geometric means over layers of ratios of medians. Their 95 % intervals
+resample layers and seeds (`benchmarks.intervals`). Finished runs are stored in `--out` and not
+repeated. `runs.parquet` there has one row per run, and `--redraw` prints the tables from this file.
 """
 
 from __future__ import annotations
@@ -52,8 +57,8 @@ from tilewright.targets.cluster.connection import local_cluster
 
 TABLES = Path(__file__).parents[2] / "tests" / "data" / "tvm-vta"
 RIVAL, QUICK_RIVAL = "autotvm", "autotvm:plan=16"
-"""AutoTVM as published, which plans 64 trials before its model speaks, and with shorter plans:
-what a tuner saves against the second it does not owe to the length of a plan."""
+"""AutoTVM as published, which plans 64 trials before it uses its model, and AutoTVM with shorter
+plans. An advantage over the second one is not due to the length of a plan."""
 TUNERS = (
     f"default,default-blind,estimate,ml2tuner,ml2tuner-published,p,p+v,p+a,{RIVAL},{QUICK_RIVAL},"
     "autotvm:features=itervar,ga,baco,optuna,tps,random,grid"
@@ -87,7 +92,7 @@ def main(
     ] = "",
     enough: Annotated[int, typer.Option(help="Trials after which a run may end.")] = LOOK,
 ) -> None:
-    """Run all tuners and print what they needed."""
+    """Run all tuners and print how many trials they needed."""
     console = Console(width=190)
     if redraw is None:
         folder = out / (where + "-live" * live)
@@ -133,7 +138,8 @@ def _optimum(test_bed: TestBed, name: str) -> int:
 def rows_of(results: Results, share: dict[str, float]) -> pd.DataFrame:
     """Return one row per run.
 
-    Counts and seconds are until the goal, except those named after `LOOK`, which are until then.
+    Counts and seconds are counted until the goal. Those with `LOOK` in their name are counted until
+    then.
     """
     look = min(LOOK, results.trials) - 1
     figures = {
@@ -165,7 +171,7 @@ def _grid(rows: pd.DataFrame, tuner: str, figure: str) -> Floats:
 
 
 def by_layer(rows: pd.DataFrame) -> Table:
-    """Trials to the goal, and regret after some: median (quartiles) over seeds."""
+    """Return a table of trials to the goal and regret per layer: median (quartiles) over seeds."""
     table = Table(title=f"trials to {GOAL:.0%}: median (quartiles), regret at {LOOK}")
     table.add_column("layer")
     table.add_column("invalid", justify="right")
@@ -189,11 +195,16 @@ def by_layer(rows: pd.DataFrame) -> Table:
 
 
 def relative_figures(rows: pd.DataFrame, beside: str = "") -> dict[str, dict[str, Interval | str]]:
-    """Each tuner's figures by column.
+    """Return the figures of each tuner relative to AutoTVM, by column.
 
-    `invalid` is that until the goal, `invalid a trial` the share of the first trials relative to
-    AutoTVM's: a tuner that ends sooner has fewer of both. Seeds of a tuner and of `beside`, if one
-    is named, are drawn in pairs.
+    The column `invalid` has the invalid trials until the goal. The column `a trial` has the invalid
+    ones of the first trials, because a tuner that ends sooner has fewer invalid trials until the
+    goal.
+
+    Args:
+        rows: rows of the benchmark.
+        beside: another tuner to compare with. Its seeds and those of the tuner are resampled in
+            pairs.
     """
     hard = rows[rows["invalid in space"] >= MANY_INVALID]
     known = set(rows["tuner"])
@@ -230,7 +241,7 @@ def _ratio(rows: pd.DataFrame, tuner: str, rival: str, figure: str) -> Interval:
 def costs(rows: pd.DataFrame) -> dict[tuple[str, str, float], Interval]:
     """Return the cost of the goal relative to both forms of AutoTVM.
 
-    The cost of a run is its trials plus its compiles times the price of a compile. Keys are the
+    The cost of a run is its trials plus its compiles times the price of a compile. The keys are the
     tuner, the rival and the price.
     """
     found = {}
@@ -243,7 +254,7 @@ def costs(rows: pd.DataFrame) -> dict[tuple[str, str, float], Interval]:
 
 
 def cost_table(rows: pd.DataFrame) -> Table:
-    """Return a row per tuner: mean trials and compiles, and the cost at each price of a compile."""
+    """Return a table with one row per tuner: mean trials and compiles, and cost at each price."""
     table = Table(title=f"cost until within {GOAL:.0%}: trials + price x compiles")
     found = costs(rows)
     columns = list(dict.fromkeys((rival, price) for _, rival, price in found))

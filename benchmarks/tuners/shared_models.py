@@ -1,22 +1,23 @@
-"""Compares tuners that share Models V and A over the layers of a run with tuners that do not.
+"""Compares tuners that share Models V and A between the layers of a run with tuners that do not.
 
     python -m benchmarks.tuners.shared_models --tuners "ml2tuner,ml2tuner:share=False"
     python -m benchmarks.tuners.shared_models --network mobilenet_v1
 
 Layers, or all workloads of a built-in network, are tuned one after the other on the simulator, as
-`tilewright tune NETWORK` does: the first four teach the others. A run of a layer has a fixed number
-of trials. It has reached the goal at the end of the round that is first within 1 % of the fastest
-schedule that any run of the table found; the spaces are not enumerated. For a network there is a
-second goal: its cycles, with each layer counted as often as it is called, are within 1 % of the sum
-of the fastest schedules. All layers then have the same number of trials, up to the end of a round.
-Finished rows are kept in --out and not repeated.
+by `tilewright tune NETWORK`: the trials of the first four also train the models of the others. Each
+layer gets a fixed number of trials. A layer reaches its goal at the end of the first round after
+which its best schedule is within 1 % of the fastest schedule that any run of the table found; the
+spaces are not enumerated. A network has a second goal: its cycles, in which each layer counts as
+often as it is called, are within 1 % of the sum of the fastest schedules. For this goal, all layers
+have the same number of trials, up to the end of a round. Finished rows are stored in `--out` and
+not repeated.
 
     python -m benchmarks.tuners.shared_models --layers "" --first "none,vta-pynq,evta-zcu102"
 
-With `--first`, runs also start with the trials of an earlier run, as `tilewright tune --warm-start
-DIR` does. The earlier run tunes other layers (`--first-layers`), on the same or on other hardware.
-Its trials and compiles are reported in separate columns. `--first model` starts with a transfer
-model (`--model`).
+With `--first`, runs also start with the trials of an earlier run, as by `tilewright tune
+--warm-start DIR`. The earlier run tunes other layers (`--first-layers`), on the same or on other
+hardware. Its trials and compiles are reported in separate columns. `--first model` starts with a
+transfer model (`--model`).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from tilewright.tuning.network import extract_subgraphs, import_model
 from tilewright.tuning.options import TuningOptions
 
 DEVELOPMENT = "C4,C5,C7,C8,C9,C10"
-"""Layers that options of `ml2tuner` were chosen on."""
+"""Layers on which options of `ml2tuner` were chosen."""
 OTHERS = "alexnet,vgg16,resnet50 1,resnet50 2,mobilenet_v1,inception_v3"
 """Development layers of other networks."""
 MODEL, NOTHING = "model", "none"
@@ -98,7 +99,7 @@ def main(
     out: Path = Path("built/shared_models.parquet"),
     redraw: Redraw = None,
 ) -> None:
-    """Run all tuners and print what they needed."""
+    """Run all tuners and print how many trials they needed."""
     if redraw is None:
         rows: list[dict[str, Any]] = []
         if out.exists():
@@ -138,7 +139,7 @@ Counted = Mapping[str, tuple[Workload, int]]
 
 
 def counted(layers: str) -> Counted:
-    """Return the named layers, each called once."""
+    """Return the named layers, each with one call per inference."""
     return {name: (workload, 1) for name, workload in layers_named(layers).items()}
 
 
@@ -165,7 +166,7 @@ def _make_start(
     name: str, where: SpaceName, layers: str, tuner: TunerConfig, seed: int, trials: int,
     model: Path | None,
 ) -> Start:  # fmt: skip
-    """Return the data that a run starts with. Perform the earlier run if there is one."""
+    """Return the data that a run starts with, after making the earlier run if there is one."""
     if name == NOTHING:
         return Start()
     if name == MODEL:
@@ -226,7 +227,7 @@ def _count_compiles(history: History) -> int:
 
 
 def read_rows(path: Path) -> pd.DataFrame:
-    """Read finished rows. Runs of files without the column `first` started with nothing."""
+    """Read finished rows. In files without the column `first`, runs started with nothing."""
     rows = pd.read_parquet(path)
     if "first" in rows:
         return rows
@@ -234,7 +235,10 @@ def read_rows(path: Path) -> pd.DataFrame:
 
 
 def trials_to_goal(cycles: list[int], rounds: list[int], best: int) -> int:
-    """Return the trials to the end of the round that reaches the goal; all trials if none does."""
+    """Return the trials to the end of the round that reaches the goal.
+
+    If no round reaches the goal, all trials count.
+    """
     near = [0 < each <= (1 + GOAL) * best for each in cycles]
     if not any(near):
         return len(cycles)
@@ -243,7 +247,7 @@ def trials_to_goal(cycles: list[int], rounds: list[int], best: int) -> int:
 
 
 def regret_after(cycles: list[int], trials: int, best: int) -> float:
-    """Return by how much the best of the first trials is above the fastest schedule."""
+    """Return the relative excess of the best of the first trials over the fastest schedule."""
     valid = [each for each in cycles[:trials] if each > 0]
     return min(valid) / best - 1.0 if valid else np.nan
 
@@ -254,8 +258,9 @@ def network_trials(
 ) -> int | None:  # fmt: skip
     """Return the trials of all layers until the network reaches the goal.
 
-    All layers have the same budget of trials, which grows until the sum of their best cycles is
-    near the sum of their fastest schedules. A round counts once all its trials are in the budget.
+    All layers have the same budget of trials. It grows until the sum of their best cycles is within
+    the goal's tolerance of the sum of their fastest schedules. A round counts as soon as all its
+    trials are within the budget.
 
     Args:
         cycles: cycles of each layer's trials, in order; at most 0 for an invalid trial.
@@ -282,17 +287,17 @@ def network_trials(
 def _best_after_rounds(
     cycles: list[int], rounds: list[int]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the number of trials after each round, and the fewest cycles until then."""
+    """Return the number of trials and the fewest cycles after each round."""
     ends = np.flatnonzero(np.diff(rounds, append=rounds[-1] + 1)) + 1
     valid = np.where(np.array(cycles) > 0, np.array(cycles, float), np.inf)
     return ends, np.minimum.accumulate(valid)[ends - 1]
 
 
 def table_of(rows: pd.DataFrame) -> Table:
-    """Return a row per tuner and start: trials to the goal, and regrets.
+    """Return a table with one row per tuner and start: trials to the goal, and regrets.
 
-    The trials until the whole network reaches the goal are the mean over seeds, with their range.
-    A seed that does not reach it counts all its trials, and the mean is marked by "≥".
+    The trials until the whole network reaches the goal are the mean over seeds, with the range. A
+    seed that does not reach the goal counts with all its trials; the mean is then marked with "≥".
     """
     rows = rows.assign(count=rows.get("count", 1))
     cycles = [list(map(int, cycle)) for cycle in rows["cycles"]]

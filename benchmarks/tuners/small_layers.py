@@ -1,14 +1,15 @@
-"""Tests whether `default` is ever worse than random, on small and odd layers and six machines.
+"""Tests whether the tuner `default` is ever worse than `random`, on small and unusual layers.
 
     python -m benchmarks.tuners.small_layers          # 36 layers, 10 seeds (half an hour of CPU)
     python -m benchmarks.tuners.small_layers --quick  # six layers, 3 seeds
     python -m benchmarks.tuners.small_layers --json found.json
 
-Layers are drawn at random, seeded: dense ones with one row or several, convolutions with small
-images, odd channels, kernels and strides. Every space is enumerated, so regret is against the true
-optimum; every tuner gets the same space, seeds, batches of 8 and 64 trials. A layer counts as worse
-than `random` if the 95 % bootstrap interval of the mean difference of regret, paired by seed
-(10,000 resamples), lies above zero.
+The layers are drawn at random with a fixed seed: dense layers with one or several rows, and
+convolutions with small images and odd channels, kernels and strides, on six machines. Every space
+is enumerated, so the regret is relative to the true optimum. All tuners get the same space, seeds,
+batch size of 8 and budget of 64 trials. On a layer, `default` counts as worse than `random` if the
+95 % bootstrap interval of the mean difference of their regrets, paired by seed (10,000 resamples),
+lies above zero.
 """
 
 from __future__ import annotations
@@ -58,12 +59,12 @@ MACHINES: dict[str, dict[str, int]] = {
     "slow-memory": {"LOG_BLOCK": 4, "memory_latency_cycles": 150, "max_burst_beats": 16,
                     "LOG_WGT_BUFF_SIZE": 16},
 }  # fmt: skip
-"""By name; keys of `vta_config.json`, none for a preset."""
+"""Keys of `vta_config.json` by name of the machine. Machines without keys are presets."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """What tuners reached on one layer: regrets of each seed, and `default` beside `random`."""
+    """Results of one layer: the regrets of each tuner, and `default` compared with `random`."""
 
     machine: str
     workload: str
@@ -73,12 +74,12 @@ class Layer:
     difference: tuple[float, float, float]  # mean regret above `random`'s, with its interval
 
     def median(self, tuner: str) -> float:
-        """Over seeds."""
+        """Return the median regret of a tuner over seeds."""
         return float(np.median(self.regrets[tuner]))
 
     @property
     def is_worse(self) -> bool:
-        """Whether `default` is worse than `random` beyond noise."""
+        """True if `default` is worse than `random` beyond noise."""
         return self.difference[1] > 0.0
 
 
@@ -95,7 +96,7 @@ def main(
     out: Path = Path("built/small_layers"),
     spaces: Path = Path("built/spaces"),
 ) -> None:
-    """Run all tuners and print what they reached."""
+    """Run all tuners and print their regrets."""
     if quick:
         layers, seeds = 1, 3
     console = Console(width=140)
@@ -119,7 +120,7 @@ def main(
 
 
 def _target(machine: str, folder: Path) -> str:
-    """Return the name from which a target is made: a preset, or a file that is written here."""
+    """Return a target's name: a preset, or the path of a specification written to `folder`."""
     if not MACHINES[machine]:
         return machine
     folder.mkdir(parents=True, exist_ok=True)
@@ -132,7 +133,7 @@ def _target(machine: str, folder: Path) -> str:
 
 
 def _layers(target: str, count: int, rng: np.random.Generator) -> list[Workload]:
-    """Dense layers and convolutions in turn, whose spaces are neither tiny nor large."""
+    """Draw dense layers and convolutions in turn. Their spaces are neither tiny nor large."""
     kinds: tuple[Iterator[Workload], Iterator[Workload]] = (_dense(rng), _convolutions(rng))
     hardware, chosen = make_target(target, "extended"), list[Workload]()
     while len(chosen) < count:
@@ -180,7 +181,7 @@ def _judge_layers(machine: str, bed: EnumeratedTestBed, results: Results) -> Ite
 
 
 def _mean_interval(differences: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Mean of differences (seeds,) and its 95 % bootstrap interval."""
+    """Return the mean of differences, shape (seeds,), with its 95 % bootstrap interval."""
     rng = np.random.default_rng(0)
     drawn = rng.integers(0, len(differences), (RESAMPLES, len(differences)))
     low, high = np.quantile(differences[drawn].mean(axis=1), COVERAGE)

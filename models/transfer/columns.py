@@ -67,9 +67,12 @@ def columns_of(
 
 
 def _of_hardware(hardware: Mapping[str, float]) -> dict[str, float]:
-    """Return log2 of the hardware's properties by name.
+    """Return the hardware columns: log2 of each property, by column name.
 
     A property with the value 0 is left out, because 0 means that the hardware lacks the feature.
+
+    Args:
+        hardware: properties by name. A value whose name starts with `log2_` is already a logarithm.
     """
     return {
         f"hardware {name}": value if name.startswith("log2_") else float(np.log2(value))
@@ -99,7 +102,16 @@ def _logs(hidden: Features) -> Features:
 
 
 def _sums(hidden: Features) -> Features:
-    """Compute the counter sums that all targets have in common; NaN for uncompiled programs."""
+    """Compute the counter sums that all targets have in common.
+
+    They are the columns of `models.hidden_features.hidden_features`.
+
+    Args:
+        hidden: counters with one row per program; rows of uncompiled programs are NaN.
+
+    Returns:
+        Features with one row per program; NaN for uncompiled programs.
+    """
     features = hidden_features(hidden)
     unknown: NDArray[np.bool_] = np.asarray(np.isnan(hidden.matrix).all(axis=1))
     matrix = np.where(unknown[:, None], np.nan, features.matrix)
@@ -108,14 +120,15 @@ def _sums(hidden: Features) -> Features:
 
 PREFIX = "derived"
 LATE = "derived late"
-"""Prefix of the names of derived columns that need the group `program`."""
+"""Prefix of the names of derived columns that need the group `program`, so that they are known only
+after compilation."""
 
 PEAK = f"{PREFIX} peak"
 REFERENCE = f"{LATE} reference"
-"""log2 of an estimated time, relative to the time at peak.
+"""Name of the column with log2 of an estimated run time, relative to the time at peak speed.
 
-The estimate is the time of the busiest unit plus the time that overlaps with nothing. Models learn
-the difference to this estimate where it is known.
+The estimate is the time of the busiest unit plus the time that overlaps with nothing. Where the
+estimate is known, models learn only the difference to it.
 """
 
 _Column = NDArray[np.float64]
@@ -128,23 +141,30 @@ _BUSY = {
     "store": ("out_bytes",),
     "exposed": ("first_exposed", "load_exposed", "store_exposed", "last_exposed"),
 }
-"""Counters that keep a unit busy: iterations, which take one cycle each, or bytes, which pass the
-bus."""
+"""Names of VTA's counters that add to the busy time of a unit, by unit.
+
+The counters of `compute` are iterations, which take one cycle each. All other counters are bytes
+that pass the bus. `side` stands for transfers that the compute unit makes itself, and `exposed` for
+transfers that overlap with nothing.
+"""
 _STARTS = {
     "load": ("inp_loads", "wgt_loads"),
     "side": ("acc_loads", "uop_loads"),
     "store": ("out_rows",),
 }
-"""Counters of requests, each of which waits for the memory latency once."""
+"""Names of VTA's counters of memory requests, by unit. Each request waits once for the memory
+latency."""
 _STEPS = {"compute": ("gemms", "alus"), "load": ("inp_rows",), "store": ("out_rows",)}
-"""Counters of steps, each of which costs its unit one further cycle."""
+"""Names of VTA's counters of steps, by unit. Each step takes one additional cycle of its unit."""
 _GEMMINI = {
     "compute": ("fed_cycles",), "load": ("data_bytes", "weight_bytes", "bias_bytes"),
     "store": ("stored_bytes",), "exposed": ("first_bytes",),
 }  # fmt: skip
-"""The counters of Gemmini that correspond to `_BUSY`. Its array takes one row of data per cycle."""
+"""Names of Gemmini's counters that correspond to those of VTA in `_BUSY`, by unit. Gemmini's array
+takes one row of data per cycle."""
 _REQUESTS = {"load": ("read_requests",), "store": ("write_requests",)}
-"""Counters of Gemmini's memory requests, of which `_UNDER_WAY` are in flight at a time."""
+"""Names of Gemmini's counters of memory requests, by unit. At most `_UNDER_WAY` requests are in
+flight at a time."""
 # Gemmini's reader and its writer have 16 DMA requests in flight each.
 _UNDER_WAY, _RETURN_CYCLES = 16, 7
 INGREDIENTS = tuple(
@@ -152,11 +172,12 @@ INGREDIENTS = tuple(
     for counts in (_BUSY, _STARTS, _STEPS, _GEMMINI, _REQUESTS)
     for name in chain.from_iterable(counts.values())
 )
-"""Columns from which `REFERENCE` is computed."""
+"""Names of the columns from which the column `REFERENCE` is computed."""
 _SETS = {
     "inp": ("batch", "block_in"), "wgt": ("block_in", "block_out"), "out": ("batch", "block_out"),
 }  # fmt: skip
-"""Tensors, and the block sizes of the hardware in which their elements are counted."""
+"""Tensors, each with the hardware properties whose product is the number of elements in one block
+of the tensor."""
 _DEPTHS = {"inp": "log2_inp_depth", "wgt": "log2_wgt_depth", "out": "log2_acc_depth"}
 
 
@@ -170,6 +191,9 @@ def with_derived(features: Features) -> Features:
     Args:
         features: columns of the groups `hardware`, `workload`, `schedule` and, after compilation,
             `program`.
+
+    Returns:
+        The given columns, followed by the derived columns. Values that cannot be computed are NaN.
     """
     names = {name: k for k, name in enumerate(features.names)}
 
@@ -190,10 +214,14 @@ def with_derived(features: Features) -> Features:
 def _peak(get: _Get) -> _Column:
     """Compute log2 of the time that all multiplications of a workload take at peak speed.
 
-    The unit is cycles, or seconds up to a constant factor.
+    The unit is cycles, or seconds up to a constant factor if the hardware has no matrix blocks.
 
     Args:
-        get: function that returns a column by its name; NaN if there is no such column.
+        get: function that returns a column by its name, shape (rows,); NaN if there is no such
+            column.
+
+    Returns:
+        Array of shape (rows,).
     """
     blocks = sum(get(f"hardware {name}") for name in ("batch", "block_in", "block_out"))
     return get("workload macs") - _first_known([np.asarray(blocks), get("hardware peak_gflops")])
@@ -203,8 +231,12 @@ def _early(get: _Get, peak: _Column) -> dict[str, _Column]:
     """Compute the derived columns that need only knobs, shapes and hardware properties.
 
     Args:
-        get: function that returns a column by its name; NaN if there is no such column.
+        get: function that returns a column by its name, shape (rows,); NaN if there is no such
+            column.
         peak: result of `_peak`, to which the columns are relative.
+
+    Returns:
+        Columns by name, each of shape (rows,).
     """
     columns = {"peak": peak}
     bus, wait = get("hardware bus_bytes"), get("hardware memory_latency_cycles")
@@ -237,8 +269,12 @@ def _late_columns(get: _Get, peak: _Column) -> dict[str, _Column]:
     """Compute the derived columns that need the counters of compiled programs.
 
     Args:
-        get: function that returns a column by its name; NaN if there is no such column.
+        get: function that returns a column by its name, shape (rows,); NaN if there is no such
+            column.
         peak: result of `_peak`, to which the columns are relative.
+
+    Returns:
+        Columns by name, each of shape (rows,).
     """
     bus, wait = get("hardware bus_bytes"), get("hardware memory_latency_cycles")
     cycles = {
@@ -302,13 +338,20 @@ def _total(get: _Get, names: Sequence[str]) -> _Column:
     Args:
         get: function that returns a column by its name.
         names: names of the counters to sum, without the prefix `program`.
+
+    Returns:
+        The sum of the counts (not a logarithm), shape (rows,).
     """
     counts = [np.exp2(get(f"program {name}")) - 1.0 for name in names]
     return np.asarray(np.sum(counts, axis=0))
 
 
 def _or_0(column: _Column) -> _Column:
-    """Replace NaN by 0, the log2 of a knob that splits or copies nothing."""
+    """Return a log2 column of a knob with NaN replaced by 0.
+
+    NaN means that the space lacks the knob. log2 = 0 then stands for a knob that splits or copies
+    nothing.
+    """
     return np.where(np.isnan(column), 0.0, column)
 
 

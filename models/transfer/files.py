@@ -36,7 +36,7 @@ SIGNATURE = "model.signature"
 _PURPOSE = "tilewright transferred model, version 1"
 MAX_COLUMNS = 20_000
 MAX_BYTES = 1 << 29
-"""Largest accepted size of a file of a model."""
+"""Maximum number of bytes of a model's file. Larger files are rejected."""
 _SIGNATURE_BYTES = 4096
 
 Name = Annotated[str, Field(max_length=300)]

@@ -73,6 +73,9 @@ def init_weights(network: JaxNetwork, seed: int) -> NamedWeights:
     Args:
         network: the network.
         seed: seed of the random generator.
+
+    Returns:
+        Weights by name.
     """
     rng = np.random.default_rng(seed)
     weights: NamedWeights = {}
@@ -123,7 +126,7 @@ class Perceptron:
 
 
 UNROLLED = 2
-"""Number of LSTM steps that are compiled as one. This is faster and gives the same numbers."""
+"""Number of LSTM steps that are compiled as one step. This is faster and gives the same results."""
 
 
 @dataclass(frozen=True)
@@ -152,9 +155,11 @@ class Decisions:
 
     @cached_property
     def _token_columns(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Column indices per token and a mask of used indices, both of shape (tokens, most).
+        """Column indices of each token, as arrays that are padded to a common length.
 
-        `most` is the largest number of columns of a token.
+        Returns:
+            The indices, and a mask that is False for padding, both of shape (tokens, largest number
+            of columns of a token).
         """
         most = max((len(item) for item in self.tokens), default=1)
         places = np.zeros((max(len(self.tokens), 1), most), np.int64)
@@ -215,6 +220,10 @@ class Decisions:
 
     def _embed_tokens(self, weights: _Params, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Embed the columns of each token.
+
+        Args:
+            weights: weights by name.
+            x: normalised rows of shape (rows, columns); unknown values are NaN.
 
         Returns:
             Embeddings of shape (rows, tokens, width), and a mask of shape (rows, tokens), which is
@@ -286,7 +295,15 @@ class Decisions:
 
 
 def _mean(h: jax.Array, present: jax.Array) -> jax.Array:
-    """Average over the present tokens of each row; 0 if a row has no tokens."""
+    """Average embeddings over the present tokens of each row.
+
+    Args:
+        h: embedded tokens, shape (rows, tokens, width).
+        present: mask of the tokens that a row has, shape (rows, tokens).
+
+    Returns:
+        Array of shape (rows, width); 0 for rows without tokens.
+    """
     count = jnp.maximum(present.sum(axis=1), 1)[:, None]
     return (h * present[:, :, None]).sum(axis=1) / count
 
@@ -316,7 +333,10 @@ def _layer(weights: _Params, name: str, h: jax.Array) -> jax.Array:
     Args:
         weights: weights by name.
         name: prefix of the layer's weights.
-        h: input; its last axis has the layer's inputs.
+        h: input of shape (…, inputs).
+
+    Returns:
+        Array of shape (…, units).
     """
     h = h * jax.lax.rsqrt((h * h).mean(axis=-1, keepdims=True) + 1e-6)
     return h * weights[f"{name} gain"] @ weights[f"{name} matrix"] + weights[f"{name} bias"]
@@ -332,13 +352,13 @@ _EPSILON = 1e-8  # keeps the gradient of the square root of an error finite at z
 class Taken(NamedTuple):
     """Settings for masking values at random during training.
 
-    Training with masked values teaches the model to predict from incomplete rows.
+    Training with masked values teaches the model to predict from incomplete rows. "Late" columns
+    are known only after compilation.
 
     Attributes:
         program: probability that a row loses all its late columns, as if it had not been compiled.
         column: probability that any single value is lost.
-        late: bool array of shape (columns,), True for columns that are known only after
-            compilation.
+        late: bool array of shape (columns,), True for late columns.
         single: bool array of shape (columns,), True for columns whose values may be lost
             individually.
     """
@@ -363,7 +383,8 @@ def descend(
         network: the network.
         lesson: training and held-out rows, with the time limit of the training.
         scaled: function that normalises rows of shape (rows, columns).
-        options: `models.transfer.neural.NeuralOptions` with a batch size.
+        options: options of a neural model (`models.transfer.neural.NeuralOptions`) that also have a
+            batch size.
         seed: seed of the random generator.
         start: weights to fine-tune, or None to start from random weights. In fine-tuning, the
             weights with the lowest error on the held-out rows are returned. Otherwise, the weights
@@ -452,9 +473,12 @@ def ask(
 
 
 def _size(rows: int) -> int:
-    """Return the number of rows after padding.
+    """Return the number of rows to which a batch is padded: 64, 512 or 4096.
 
-    There are only three possible sizes, because each size is compiled separately.
+    There are only three sizes, because each size is compiled separately.
+
+    Args:
+        rows: number of rows of the batch, at most 4096.
     """
     return next(size for size in (64, 512, _ASKED_AT_ONCE) if rows <= size)
 
@@ -468,6 +492,14 @@ class _Best:
 
     The error is a weighted mean of the errors with and without compilation results, weighted as in
     training.
+
+    Args:
+        network: the network.
+        lesson: training data with the held-out rows.
+        scaled: function that normalises rows of shape (rows, columns).
+        options: options of the model, with the probability that a row loses its compilation
+            results.
+        start: initial weights by name.
     """
 
     def __init__(
@@ -498,7 +530,16 @@ class _Best:
         return self.found if surely_less(self.least, self.before) else self.start
 
     def _squared_errors(self, weights: Any) -> NDArray[np.float64]:
-        """Return the squared error of each held-out row, shape (rows,)."""
+        """Return the squared error of each held-out row.
+
+        It is a weighted mean of the squared errors with and without compilation results.
+
+        Args:
+            weights: weights by name.
+
+        Returns:
+            Array of shape (rows,).
+        """
         off = np.zeros(len(self.held[0][1]))
         for share, x, y in self.held:
             off += share * (ask(self.network, weights, x, self.scaled) - y) ** 2
@@ -506,14 +547,27 @@ class _Best:
 
 
 class _Draws:
-    """Draws the rows of minibatches. Each epoch uses every row once, in a new random order."""
+    """Draws the rows of minibatches. Each epoch uses every row once, in a new random order.
+
+    Args:
+        rows: number of training rows.
+        batch: number of rows per minibatch.
+        rng: random generator.
+    """
 
     def __init__(self, rows: int, batch: int, rng: np.random.Generator) -> None:
         self.rows, self.batch, self.rng = rows, batch, rng
         self.left = np.empty(0, np.int32)
 
     def take(self, steps: int) -> NDArray[np.int32]:
-        """Return the row indices of the next minibatches, shape (steps, batch)."""
+        """Return the row indices of the next minibatches.
+
+        Args:
+            steps: number of minibatches.
+
+        Returns:
+            Array of shape (steps, batch).
+        """
         wanted = steps * self.batch
         parts, count = [self.left], len(self.left)
         while count < wanted:

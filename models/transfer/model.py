@@ -47,8 +47,8 @@ from tilewright.targets.features import Features
 CHANCE = "validity.ubj"
 _CHANCE_SHARE = 0.15  # share of the training time for the validity classifier
 LEAST_VALID = 32
-"""Smallest number of rows with a latency for fine-tuning, including held-out rows. We chose this
-number ourselves."""
+"""Minimum number of rows with a latency for fine-tuning, including held-out rows. The value does
+not come from a publication; we chose it ourselves."""
 Say = Callable[[str], None]
 
 
@@ -103,7 +103,7 @@ class Transferred(ABC):
         kind: name of the kind of model.
         file: name of the file that contains the learned state.
         options_type: class of the options.
-        refining: default options for fine-tuning, where they differ from the options of the
+        refining: default option values for fine-tuning, where they differ from the options of the
             original model.
         lasting: names of options on which the learned weights depend, so that fine-tuning cannot
             change them.
@@ -113,9 +113,10 @@ class Transferred(ABC):
     file: ClassVar[str]
     options_type: ClassVar[type[CommonOptions]]
     refining: ClassVar[Mapping[str, object]]
-    """Options whose default in fine-tuning differs from the options of the original model."""
+    """Default option values for fine-tuning, where they differ from those of the original model."""
     lasting: ClassVar[tuple[str, ...]] = ("formula",)
-    """Options that the learned weights depend on, so that fine-tuning cannot change them."""
+    """Names of options on which the learned weights depend, so that fine-tuning cannot change
+    them."""
 
     def __init__(self, seed: int, options: CommonOptions) -> None:
         self.seed = seed
@@ -129,11 +130,14 @@ class Transferred(ABC):
 
     @abstractmethod
     def _learn(self, lesson: Lesson, start: Self | None) -> LearningOutcome:
-        """Learn to predict the labels of a lesson.
+        """Learn to predict the labels of a lesson, and store the learned state in this object.
 
         Args:
             lesson: the training data.
             start: model to fine-tune, or None to train from scratch.
+
+        Returns:
+            Number of epochs, duration and reason for the end of the learning.
         """
 
     @abstractmethod
@@ -149,7 +153,7 @@ class Transferred(ABC):
 
     @abstractmethod
     def _packed(self) -> bytes:
-        """Serialise the learned state."""
+        """Return the learned state as the bytes of the model's file (`file`)."""
 
     @abstractmethod
     def _unpack(self, data: bytes) -> None:
@@ -214,12 +218,16 @@ class Transferred(ABC):
         return Training(rows, taken, round(learned.epochs, 2), full, learned.stopped)
 
     def predict(self, features: Features, chance: bool = True) -> Prediction:
-        """Predict the latency and the validity of programs.
+        """Predict the validity of programs, and their latency relative to others of the same task.
 
         Args:
             features: columns of the programs, one row per program.
             chance: whether to predict the probability that the program is valid. If False, it is
                 set to 1.
+
+        Returns:
+            Log2 latencies up to an unknown constant per task, their expected errors, and the
+            probabilities of being valid.
         """
         x = select_columns(features, self.columns)
         half = half_known(x, self.columns)
@@ -237,11 +245,12 @@ class Transferred(ABC):
     def _constants(
         self, x: Matrix, compiled: NDArray[np.bool_], said: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Estimate the offset between predictions with and without compilation results, per row.
+        """Estimate by how much predictions with and without compilation results differ, per row.
 
         Labels with and without compilation results differ by a constant per task. The constant is
         estimated from the compiled rows, for which a second prediction is made without the
-        compilation results. A task without compiled rows gets the mean offset of all compiled rows.
+        compilation results. A task without compiled rows gets the mean difference of all compiled
+        rows.
 
         Args:
             x: rows of shape (rows, columns).
@@ -249,7 +258,7 @@ class Transferred(ABC):
             said: predictions for all rows, shape (rows,).
 
         Returns:
-            Offsets of shape (rows,).
+            Values to add to predictions without compilation results, shape (rows,).
         """
         early = self._rank(uncompiled(x[compiled], self.columns, np.ones(compiled.sum(), np.bool_)))
         above, task = said[compiled] - early, of_tasks(x, self.columns)
@@ -311,9 +320,14 @@ class Transferred(ABC):
         self._chance.refine(start._chance, given.x[:, early], given.valid, kept, threads, until)
 
     def _usual_error(self, lesson: Lesson) -> tuple[float, float]:
-        """Return the standard deviations of held-out errors, with and without the late columns.
+        """Return the standard deviations of the errors on held-out rows.
 
-        Late columns are known only after compilation.
+        Args:
+            lesson: the training data with the held-out rows.
+
+        Returns:
+            Standard deviation in log2 latency with all columns, and without the late columns, which
+            are known only after compilation. 0 if there are no held-out rows.
         """
         off = []
         for y, hidden in zip(lesson.held_y, (0.0, 1.0), strict=True):
@@ -349,13 +363,17 @@ class _Given:
     ) -> tuple[Matrix, tuple[Labels, Labels]]:
         """Return the rows with a latency, and their labels.
 
-        If `start` is given, the mean residual of its predictions in each task is subtracted from
-        the labels. A few rows cannot determine the constants of tasks, and predictions do not need
-        these constants.
+        If `start` is given, the mean difference between labels and its predictions is subtracted
+        from the labels of each task. A few rows cannot determine the constants of tasks, and
+        predictions do not need these constants.
 
         Args:
             names: names of the columns.
             start: model to fine-tune, or None.
+
+        Returns:
+            Rows of shape (rows, columns), and two arrays of labels of shape (rows,): with and
+            without compilation results.
         """
         x, task = self.x[self.valid], self.task[self.valid]
         compiled, before = (y[self.valid] for y in self.y)

@@ -24,8 +24,8 @@ from tilewright.models.transfer.numpy_mlp import NamedWeights, pack_weights, unp
 from tilewright.models.transfer.training_data import Matrix
 
 _CLIP = 6.0
-"""Normalised values are clipped to this many standard deviations, since new hardware may be far
-outside the training range."""
+"""Limit to which normalised values are clipped, in standard deviations. Without it, new hardware
+could be far outside the training range."""
 
 
 class NeuralOptions(CommonOptions):
@@ -76,7 +76,7 @@ class _Neural(Transferred):
     """Base class of neural models.
 
     The learned state consists of the weights, and of the mean and standard deviation of each
-    column.
+    column, by which rows are normalised.
     """
 
     file: ClassVar[str] = "model.safetensors"
@@ -118,7 +118,15 @@ class _Neural(Transferred):
 
 
 def _scale_of(x: Matrix) -> NamedWeights:
-    """Return the mean and the standard deviation of each column, ignoring NaN."""
+    """Return the mean and the standard deviation of each column, ignoring NaN.
+
+    Args:
+        x: rows of shape (rows, columns).
+
+    Returns:
+        Arrays `mean` and `deviation` of shape (columns,). A column without known values has mean 0,
+        and a constant column has deviation 1.
+    """
     mean = np.nanmean(x, axis=0, dtype=np.float64)
     deviation = np.nanstd(x, axis=0, dtype=np.float64)
     return {
@@ -163,8 +171,8 @@ class Attention(_Neural):
 
 _GROUP = "schedule "
 _ABOUT = ("log2_parts_", "log2_", "waste_", "one_", "whole_")
-"""Prefixes of the names of columns that describe a single knob. If two prefixes match, the first
-one counts."""
+"""Prefixes of column names that describe a single knob, after the name of the group. If several
+prefixes match, the first one counts."""
 
 
 @dataclass(frozen=True)
@@ -183,13 +191,16 @@ class TransferTokens:
 
 
 def tokens_of(names: Sequence[str]) -> TransferTokens:
-    """Group columns by the knob that they describe.
+    """Group columns by the knob of the schedule that they describe.
 
     Each log2 column of a knob's value starts a new group. log2 columns of volumes and of numbers of
     parts are not values of knobs.
 
     Args:
         names: names of all columns.
+
+    Returns:
+        Column indices per knob, and of the columns that do not describe a single knob.
     """
     columns_by_knob: dict[str, list[int]] = {}
     for name in names:
@@ -213,7 +224,12 @@ def tokens_of(names: Sequence[str]) -> TransferTokens:
 
 
 def _is_parts(knob: str, names: Sequence[str]) -> bool:
-    """Return whether `parts_X` is the number of parts of knob X and not a knob itself."""
+    """Return whether a name `parts_X` means the number of parts of knob X, not a knob itself.
+
+    Args:
+        knob: the name.
+        names: names of all columns, which contain a column of knob X in the first case.
+    """
     return knob.startswith("parts_") and f"{_GROUP}log2_{knob.removeprefix('parts_')}" in names
 
 

@@ -29,6 +29,10 @@ def read_shapes(name: str, columns: int, units: int) -> Shapes:
         name: prefix of the layer's weights.
         columns: number of input columns.
         units: number of outputs.
+
+    Returns:
+        Shapes by name of the weight, with the names `{name} matrix`, `{name} unknown` and `{name}
+        bias`.
     """
     return {
         f"{name} matrix": (columns, units), f"{name} unknown": (columns, units),
@@ -43,6 +47,10 @@ def layer_shapes(name: str, inputs: int, units: int) -> Shapes:
         name: prefix of the layer's weights.
         inputs: number of inputs.
         units: number of outputs.
+
+    Returns:
+        Shapes by name of the weight, with the names `{name} gain`, `{name} matrix` and `{name}
+        bias`.
     """
     return {f"{name} gain": (inputs,), f"{name} matrix": (inputs, units), f"{name} bias": (units,)}
 
@@ -52,6 +60,9 @@ def pack_weights(weights: Mapping[str, NDArray[np.float32]]) -> bytes:
 
     Args:
         weights: arrays by name.
+
+    Returns:
+        The contents of a safetensors file.
     """
     return bytes(
         numpy_format.save({name: np.ascontiguousarray(weights[name]) for name in sorted(weights)})
@@ -130,7 +141,7 @@ def _labels(weights: NamedWeights, layers: int, x: Matrix) -> Matrix:
 
 
 def _read(weights: NamedWeights, x: Matrix) -> Matrix:
-    """Compute the input layer for normalised rows.
+    """Compute the output of the input layer, before its activation, for normalised rows.
 
     A column with the same value in all rows is multiplied only once. In a tuner, all columns of the
     hardware and the workload are of this type.
@@ -138,6 +149,9 @@ def _read(weights: NamedWeights, x: Matrix) -> Matrix:
     Args:
         weights: weights by name.
         x: rows of shape (rows, columns); unknown values are NaN.
+
+    Returns:
+        Array of shape (rows, units).
     """
     first, unknown = x[0], np.isnan(x)
     same = ((x == first) | unknown).all(axis=0) & (unknown == unknown[0]).all(axis=0)

@@ -22,8 +22,8 @@ class _TransferKind:
     Attributes:
         place: import path of the class. The module is imported only when a model is needed, because
             its library takes a second to load.
-        to_learn: packages that are needed for training.
-        to_ask: packages that are needed for predictions.
+        to_learn: Python packages that are needed for training.
+        to_ask: Python packages that are needed for predictions.
     """
 
     place: str

@@ -19,10 +19,10 @@ from tilewright.models.transfer.training_data import Matrix, surely_less
 from tilewright.models.trees import XGBoost
 
 Validation = tuple[Matrix, NDArray[np.float32]]
-"""Held-out rows of shape (rows, columns) that decide when to stop, and their labels of shape
-(rows,)."""
+"""Held-out rows, shape (rows, columns), and their labels, shape (rows,). They decide when the
+training stops."""
 PATIENCE = 60
-"""Training stops after this many trees without a lower error on the held-out rows."""
+"""Number of trees without a lower error on the held-out rows after which the training stops."""
 
 
 class _Until(xgb.callback.TrainingCallback):  # type: ignore[misc]
@@ -61,13 +61,13 @@ class TimedTrees(XGBoost):
             y: labels of shape (rows,).
             held: held-out rows that decide when to stop, or None.
             threads: number of threads.
-            until: time limit, in seconds of `time.monotonic`.
+            until: latest end of the training, in seconds of `time.monotonic`.
             start: trees to fine-tune, or None. New trees are appended to these trees. If the new
                 trees do not significantly improve the predictions for `held`, they are dropped.
 
         Returns:
             The number of trained trees, the duration in seconds, and the reason for the end:
-                "epochs", "minutes" or "no gain".
+                "epochs" (all requested trees were trained), "minutes" (time limit) or "no gain".
         """
         settings = dict(self.parameters)
         rounds = int(settings.pop("rounds"))
@@ -108,7 +108,12 @@ class TimedTrees(XGBoost):
         return grown, time.monotonic() - begun, "minutes" if clock.late else early
 
     def _squared_errors(self, x: Matrix, y: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the squared error of each row, shape (rows,)."""
+        """Return the squared error of the prediction for each row, shape (rows,).
+
+        Args:
+            x: rows of shape (rows, columns).
+            y: labels of shape (rows,).
+        """
         return np.asarray((self.ask(x) - y) ** 2)
 
     def ask(self, x: Matrix) -> NDArray[np.float64]:
@@ -136,6 +141,9 @@ def _matrices(
         exact: whether to keep exact values instead of quantiles. Fine-tuning needs exact values:
             the existing trees were trained on other rows, and the quantiles of a few rows lie far
             apart.
+
+    Returns:
+        The matrix of the training rows, followed by that of the held-out rows, if there are any.
     """
     parts = [(x, y)] + ([held] if held is not None and len(held[1]) else [])
     if exact:
@@ -163,9 +171,10 @@ class Chance:
         self, start: Chance, x: Matrix, valid: NDArray[np.bool_], held: Validation, threads: int,
         until: float,
     ) -> None:  # fmt: skip
-        """Add trees that are fitted to a few rows of new hardware or workloads.
+        """Fine-tune an existing classifier, and store the result in this object.
 
-        If the result is not better on the held-out rows, only the trees of `start` are used.
+        Trees are added that are fitted to rows of new hardware or workloads. If the result is not
+        significantly better on the held-out rows, only the trees of `start` are used.
 
         Args:
             start: the classifier to fine-tune.
@@ -173,7 +182,7 @@ class Chance:
             valid: bool array of shape (rows,), True for valid programs.
             held: held-out rows and their labels.
             threads: number of threads.
-            until: time limit, in seconds of `time.monotonic`.
+            until: latest end of the training, in seconds of `time.monotonic`.
         """
         self._trees = TimedTrees(
             self.seed, True, {"rounds": _MORE_ROUNDS, "max_depth": 4, "eta": 0.1}
@@ -181,13 +190,13 @@ class Chance:
         self._trees.boost(x, valid.astype(np.float32), held, threads, until, start._trees)
 
     def fit(self, x: Matrix, valid: NDArray[np.bool_], threads: int, until: float) -> None:
-        """Train the classifier.
+        """Train the classifier. A table with more than `_ROWS` rows is sampled at random.
 
         Args:
             x: rows of shape (rows, columns).
             valid: bool array of shape (rows,), True for valid programs.
             threads: number of threads.
-            until: time limit, in seconds of `time.monotonic`.
+            until: latest end of the training, in seconds of `time.monotonic`.
         """
         if len(x) > _ROWS:
             rows = np.random.default_rng(self.seed).choice(len(x), _ROWS, replace=False)

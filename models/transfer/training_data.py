@@ -50,7 +50,7 @@ class TrainingTable:
         return np.asarray(np.isfinite(self.log_latency), dtype=np.bool_)
 
     def rows(self, which: NDArray[Any]) -> TrainingTable:
-        """Select rows of the table.
+        """Return a table with some of the rows.
 
         Args:
             which: row indices, or a bool mask of shape (rows,).
@@ -66,24 +66,24 @@ class TrainingTable:
 
 
 Matrix = NDArray[np.float32]
-"""Rows of a model's columns, NaN where a value is not known, shape (rows, columns)."""
+"""Rows with the columns of a model, shape (rows, columns); unknown values are NaN."""
 
 Labels = NDArray[np.float32]
-"""Labels of rows, shape (rows,)."""
+"""Label of each row, which a model learns to predict, shape (rows,)."""
 
 _SURE = 1.645  # standard errors, for a one-sided test at the 5 % level
 _AT_ONCE = 1 << 16  # rows per chunk, so that a large table is not copied as a whole
 
 
 def known_columns(table: TrainingTable, derived: bool = True) -> tuple[str, ...]:
-    """Return the names of the columns that have a known value in at least one row.
+    """Return the names of the columns that have a known (finite) value in at least one row.
 
     Args:
         table: the table.
         derived: whether to include derived columns (`columns.with_derived`).
 
     Returns:
-        Names in the order of the table.
+        Names in the order of the table, followed by the derived columns.
     """
     columns: dict[str, bool] = {}
     for part in _parts(table.features):
@@ -120,9 +120,16 @@ def select_columns(features: Features, names: Sequence[str]) -> Matrix:
 def _match_columns(
     names: tuple[str, ...], given: tuple[str, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the indices of equal names in `names` and in `given`, both of shape (matches,).
+    """Return the positions of the names that occur both in `names` and in `given`.
 
     If a name occurs twice in `given`, the last occurrence is used.
+
+    Args:
+        names: names of the requested columns.
+        given: names of the available columns.
+
+    Returns:
+        Positions in `names` and positions in `given`, both of shape (matches,).
     """
     known = {name: k for k, name in enumerate(given)}
     results = [(k, known[name]) for k, name in enumerate(names) if name in known]
@@ -131,7 +138,7 @@ def _match_columns(
 
 
 def is_late(names: Sequence[str]) -> NDArray[np.bool_]:
-    """Return which columns are known only after compilation.
+    """Return for each column whether it is known only after compilation ("late").
 
     Args:
         names: names of the columns.
@@ -143,9 +150,9 @@ def is_late(names: Sequence[str]) -> NDArray[np.bool_]:
 
 
 def may_go(names: Sequence[str]) -> NDArray[np.bool_]:
-    """Return which columns may be masked individually during training.
+    """Return for each column whether its values may be masked individually during training.
 
-    These are all columns except `REFERENCE`, because labels are relative to it.
+    This is the case for all columns except `REFERENCE`, because labels are relative to it.
 
     Args:
         names: names of the columns.
@@ -159,7 +166,7 @@ def may_go(names: Sequence[str]) -> NDArray[np.bool_]:
 def mask_values(
     x: Matrix, names: Sequence[str], program: float, column: float, seed: int
 ) -> tuple[Matrix, NDArray[np.bool_]]:
-    """Replace random values by NaN.
+    """Replace random values of a copy of the rows by NaN.
 
     Args:
         x: rows of shape (rows, names).
@@ -197,7 +204,7 @@ def reference(x: Matrix, names: Sequence[str]) -> NDArray[np.float32]:
 
 
 def half_known(x: Matrix, names: Sequence[str]) -> NDArray[np.bool_]:
-    """Return which rows have some compilation results, but too few for the analytic estimate.
+    """Return for each row whether it has compilation results, but too few for the estimate.
 
     Labels of compiled programs are relative to the analytic latency estimate (`reference`). Rows
     without this estimate are therefore treated as not compiled.
@@ -278,8 +285,8 @@ def labels(table: TrainingTable, x: Matrix, names: Sequence[str]) -> tuple[Label
 def less_constants(y: Labels, said: NDArray[np.float64], task: NDArray[np.int64]) -> Labels:
     """Subtract from each label the mean residual of its task.
 
-    The labels then contain only differences between programs of a task, which is all that a tuner
-    needs.
+    A residual is the difference between a label and its prediction. The labels then contain only
+    differences between programs of a task, which is all that a tuner needs.
 
     Args:
         y: labels of shape (rows,).
@@ -345,10 +352,11 @@ def held_out(table: TrainingTable, share: float, seed: int) -> tuple[TrainingTab
 
 
 def kept_back(table: TrainingTable, share: float, seed: int) -> tuple[TrainingTable, TrainingTable]:
-    """Split a table by whole tasks, such that a given fraction of the valid rows is held out.
+    """Split a table by whole tasks, such that at least a given fraction of valid rows is held out.
 
-    This function is for small tables, in which some tasks have hardly any valid rows. If only one
-    task has valid rows, it does the same as `held_out`.
+    This function is for small tables, in which some tasks have hardly any valid rows. At least one
+    task with valid rows stays in the training rows. If only one task has valid rows, the table is
+    split like in `held_out`.
 
     Args:
         table: the table.
@@ -357,6 +365,9 @@ def kept_back(table: TrainingTable, share: float, seed: int) -> tuple[TrainingTa
 
     Returns:
         The training rows and the held-out rows.
+
+    Raises:
+        TransferError: there are too few rows with a latency.
     """
     tasks, place = np.unique(table.task[table.valid], return_inverse=True)
     if len(tasks) < 2:

@@ -171,7 +171,9 @@ def _mask_lesson(
         seed: seed of the random generator.
 
     Returns:
-        The training rows and the held-out rows, each with labels.
+        The masked training rows and the masked held-out rows, each with labels. A row that lost all
+        columns that are known only after compilation has the label for rows without compilation
+        results.
     """
     parts = []
     for place, (x, (compiled, before)) in enumerate(

@@ -1,6 +1,6 @@
-"""Builds the C runtime by its own Makefile against a simulated driver.
+"""Helpers that build the C runtime with its Makefile and run it on a simulated device.
 
-The driver's device is the functional simulator of this process.
+The runtime's driver talks to the functional VTA simulator, which runs in the test process.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ MEMORY_BYTES = 2 << 20
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished run of the program.
+    """Result of a program run on the simulated board.
 
-    Holds the exit code, the output (None: no file), the messages, and the streams as (address,
-    instructions, patience).
+    `code` is the exit status, `output` the content of the output file (None if there is no file),
+    and `said` the messages on standard error. `streams` has one entry (address, instructions,
+    patience) per instruction stream that the device ran.
     """
 
     code: int
@@ -45,14 +46,14 @@ class Finished:
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`make -C folder`, whose success is not checked."""
+    """Run `make -C folder`. The caller has to check the exit status."""
     return subprocess.run(
         ["make", "-C", str(folder), *arguments], capture_output=True, text=True, check=False
     )
 
 
 def compile_c(source: Path, to: Path, *flags: str) -> Path:
-    """Compile a file. Raises `AssertionError` with what the compiler says."""
+    """Compile a C file. Raise `AssertionError` with the compiler's messages if that fails."""
     done = subprocess.run(
         ["cc", "-std=c99", str(source), *flags, "-o", str(to)],
         capture_output=True, text=True, check=False,
@@ -62,7 +63,7 @@ def compile_c(source: Path, to: Path, *flags: str) -> Path:
 
 
 def linked(name: str, runtime: Path, to: Path, *flags: str) -> Path:
-    """A program of this folder, sanitized and linked with a runtime and its driver."""
+    """Compile a program of this folder with sanitizers, linked with a runtime and its driver."""
     return compile_c(
         HERE / name, to, *SANITIZED.split(), f"-I{runtime}", *flags,
         str(runtime / "libtilewright.a"), str(runtime / "driver_shim.o"),
@@ -70,9 +71,10 @@ def linked(name: str, runtime: Path, to: Path, *flags: str) -> Path:
 
 
 def built_runtime(folder: Path, flags: str, spec: VtaSpec = PYNQ) -> Path:
-    """Return the folder with the sources for a machine, the driver and `tilewright_run`.
+    """Copy and compile the C runtime for a machine. Return its folder.
 
-    They are compiled with the given flags.
+    The folder then has the sources, the simulated driver and the program `tilewright_run`, all
+    compiled with the given flags.
     """
     copy_runtime(folder, spec)
     driver = compile_c(
@@ -85,7 +87,7 @@ def built_runtime(folder: Path, flags: str, spec: VtaSpec = PYNQ) -> Path:
 
 
 def write_artifact(folder: Path, program: BoardProgram, *host_work: str) -> Path:
-    """The files that the runtime reads, in a folder that is made."""
+    """Write the files that the runtime reads into a folder, which is created if needed."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in image_files(program, host_work).items():
         (folder / name).write_bytes(data)
@@ -102,9 +104,9 @@ def run(
     memory: int = MEMORY_BYTES,
     shim: Mapping[str, object] | None = None,
 ) -> Finished:
-    """Run `tilewright_run` on an input, with the given bytes of memory at address `base`.
+    """Run `tilewright_run` on an input, with `memory` bytes of device memory at address `base`.
 
-    `shim` holds settings of the driver (`driver_shim.c`).
+    `shim` holds settings of the simulated driver (`driver_shim.c`).
     """
     (source := artifact / "input.bin").write_bytes(data)
     (output := artifact / "output.bin").unlink(missing_ok=True)
@@ -122,7 +124,10 @@ def served(
     size: int = MEMORY_BYTES,
     shim: Mapping[str, object] | None = None,
 ) -> Finished:
-    """Any program that is linked with the driver; `output` is what it prints."""
+    """Run a program that is linked with the simulated driver, and serve the driver's requests.
+
+    The `output` of the result is what the program prints.
+    """
     memory = os.memfd_create("board")
     os.ftruncate(memory, size)
     (requests, request), (answer, answers) = os.pipe(), os.pipe()

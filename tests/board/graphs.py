@@ -1,4 +1,4 @@
-"""Makes networks of a few layers by hand, with what they must give."""
+"""Small hand-written networks and their expected outputs, for tests of the board runtime."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SIGNED = "bias, >> 8, min 127, max -128"
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A graph and the function of its host's steps, which negates."""
+    """A layer graph for one machine. Its host steps negate their input."""
 
     graph: LayerGraph
     spec: VtaSpec = PYNQ
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """What nobody writes."""
+        """Names of the tensors that are read but written by no step."""
         written = {step.output for step in self.graph.layers} | {
             name for step in self.graph.steps if isinstance(step, HostStep) for name in step.writes
         }
@@ -41,7 +41,7 @@ class Example:
         return tuple(dict.fromkeys(name for name in read if name not in written))
 
     def drawn(self, seed: int) -> dict[str, Tensor]:
-        """Inputs of the full range."""
+        """Draw random inputs from the full int8 range."""
         rng = np.random.default_rng(seed)
         return {
             name: rng.integers(-128, 128, self.graph.values[name].shape).astype(np.int8)
@@ -49,7 +49,7 @@ class Example:
         }
 
     def expected(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """All tensors by plain integer arithmetic."""
+        """Compute all tensors with plain integer arithmetic."""
         tensors = dict(inputs)
         for step in self.graph.steps:
             if isinstance(step, HostStep):
@@ -61,7 +61,7 @@ class Example:
         return tensors
 
     def random_picks(self, seed: int) -> list[Pick]:
-        """A schedule of the extended space for each layer."""
+        """Draw a schedule of the extended space for each layer."""
         return [some_pick(layer.workload, seed, self.spec) for layer in self.graph.layers]
 
 
@@ -70,12 +70,12 @@ def _reads(layer: Layer) -> list[str]:
 
 
 def negated(tensor: Tensor) -> Tensor:
-    """What the host does in these networks."""
+    """Return the negated int8 tensor, as the host steps of these networks compute it."""
     return np.clip(-tensor.astype(np.int64), -128, 127).astype(np.int8)
 
 
 def computed(layer: Layer, tensors: Mapping[str, Tensor], spec: VtaSpec) -> Tensor:
-    """One layer's output as its workload has it."""
+    """Compute the output of one layer with the reference of its workload."""
     w, data = layer.workload, tensors[layer.data].astype(np.int64)
     if layer.unfold is not None:
         data = layer.unfold.data(data)
@@ -105,7 +105,7 @@ def computed(layer: Layer, tensors: Mapping[str, Tensor], spec: VtaSpec) -> Tens
 
 @cache
 def some_pick(workload: Workload, seed: int, spec: VtaSpec = PYNQ, space: str = "extended") -> Pick:
-    """A schedule drawn from those that have a program."""
+    """Draw a random schedule that lowers to a program."""
     target = VtaTarget(spec, "template" if space == "template" else "extended")
     whole = target.space(workload)
     rows = whole.unravel(np.random.default_rng(seed).integers(0, whole.size, 200))
@@ -117,7 +117,7 @@ def some_pick(workload: Workload, seed: int, spec: VtaSpec = PYNQ, space: str = 
 def layer(
     name: str, data: str, output: str, text: str, epilogue: str = RELU, **rest: object
 ) -> Layer:
-    """A layer with random weights, and bias and shifts if its epilogue has them."""
+    """Make a layer with random weights, and with a bias and shifts if its epilogue has them."""
     w = parse_workload(text, epilogue)
     rng = np.random.default_rng([len(name), *name.encode()])
     shape = (w.out_channels, w.in_channels // w.groups, w.kernel_h, w.kernel_w)
@@ -135,7 +135,7 @@ def layer(
 
 
 def values(**shapes: Sequence[int]) -> dict[str, Value]:
-    """int8 tensors of one scale."""
+    """Declare int8 tensors of the given shapes, all with the same scale."""
     scale = Scale.power_of_two(-5)
     return {name: Value(name, tuple(shape), "int8", scale) for name, shape in shapes.items()}
 
@@ -143,12 +143,12 @@ def values(**shapes: Sequence[int]) -> dict[str, Value]:
 def graph(
     steps: Sequence[Layer | HostStep], tensors: Mapping[str, Value], *outputs: str
 ) -> LayerGraph:
-    """Whose tensors cross the border as they are."""
+    """Make a graph whose inputs and outputs are passed as int8, without conversion."""
     return LayerGraph(tuple(steps), tensors, outputs, {}, {})
 
 
 def small_cnn() -> Example:
-    """An unfolded first convolution, a strided one, a pool, a product behind a flattened image."""
+    """Return a small CNN: unfolded and strided convolutions, a pool, and a dense layer."""
     first = parse_workload("conv2d:n=1,c=1,h=12,w=12,o=16,k=3,p=1", RELU)
     fold = Unfold.for_patches(first, 3, 3)
     steps = [
@@ -163,7 +163,7 @@ def small_cnn() -> Example:
 
 
 def skip() -> Example:
-    """A residual from two layers before, a depthwise convolution, and a second output."""
+    """Return a graph with a residual over two layers, a depthwise layer and a second output."""
     steps = [
         layer("one", "x", "a", "conv2d:c=32,h=9,w=9,o=32,k=3,p=1"),
         layer("two", "a", "b", "conv2d:c=32,h=9,w=9,o=32,k=3,p=1,g=32", SIGNED),
@@ -177,10 +177,10 @@ def skip() -> Example:
 
 
 def around_the_host() -> Example:
-    """Return a graph whose accelerator layers alternate with work of the host.
+    """Return a graph whose accelerator layers alternate with host steps.
 
-    It has products of rows × channels, an activation that serves as weights, and a tensor that is
-    used on both sides of the host's work.
+    It has matrix products, an activation that serves as weights, and a tensor that is used both
+    before and after the host step.
     """
     steps = [
         layer("q", "x", "q", "dense:n=20,c=48,o=32", SIGNED),

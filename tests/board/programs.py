@@ -1,4 +1,4 @@
-"""Makes one-layer programs as a board loads them, by hand from the lowering, with answers."""
+"""One-layer board programs, assembled by hand from a lowered layer, with their expected outputs."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from tilewright.targets.workload import Workload, parse_workload
 
 BIASED = "bias, >> 7, min 127, max -128"
 HEAD, GAP = 4096, 256
-"""Bytes of the activations before the input, and between input and output."""
+"""Number of bytes before the input activations, and between input and output."""
 
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """A program with an input and the output it must give, both int8 in the model's shape."""
+    """A program with an input and its expected output, both int8 in the shape of the model."""
 
     program: BoardProgram
     data: NDArray[np.int8]
@@ -48,9 +48,9 @@ class Made:
 def one_layer(
     text: str, spec: VtaSpec, *, epilogue: str = BIASED, unfold: tuple[int, int] | None = None
 ) -> Made:
-    """Lower the first schedule of the extended space for a workload on random data.
+    """Lower a workload on random data with the first valid schedule of the extended space.
 
-    `unfold` says how the layer's input is rearranged.
+    `unfold` gives the factors by which the layer's input is rearranged.
     """
     plain = parse_workload(text, epilogue)
     tensors = random_tensors(plain, spec.machine, 0)
@@ -70,7 +70,7 @@ def one_layer(
 
 
 def with_ports(made: Made, data: Scale, out: Scale, dtype: str = "float32") -> BoardProgram:
-    """The same program with tensors of another type on the host."""
+    """Return the program with another data type and other scales for its inputs and outputs."""
     step = made.program.steps[0]
     loads = tuple(replace(port, dtype=dtype, scale=data) for port in step.loads)
     stores = tuple(replace(port, dtype=dtype, scale=out) for port in step.stores)
@@ -78,7 +78,7 @@ def with_ports(made: Made, data: Scale, out: Scale, dtype: str = "float32") -> B
 
 
 def with_steps(program: BoardProgram, *steps: ProgramStep) -> BoardProgram:
-    """The same program with other ports, of which all are inputs and outputs."""
+    """Return the program with other steps, whose ports all become inputs and outputs."""
     inputs, outputs = crossing(steps)
     return replace(program, steps=steps, inputs=inputs, outputs=outputs)
 
@@ -138,9 +138,10 @@ def _first_program(lowering: Lowering) -> tuple[NDArray[np.uint64], NDArray[np.u
 def _without_addresses(
     insns: NDArray[np.uint64], places: dict[int, tuple[int, int, int]]
 ) -> tuple[NDArray[np.uint64], NDArray[np.void]]:
-    """Replace addresses in instructions by offsets into buffers, and return the relocations.
+    """Replace addresses in instructions by buffer offsets, and return the relocations.
 
-    `places` gives the lowering's base address, the buffer and the offset in it of each memory type.
+    `places` maps each memory type to the base address used by lowering, the buffer, and the offset
+    in the buffer.
     """
     insns = insns.copy()
     rows = []

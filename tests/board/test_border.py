@@ -1,6 +1,6 @@
-"""Compares C and Python with numpy at the border between a network and its caller.
+"""Compares how C, Python and numpy convert a network's inputs and outputs.
 
-That is which tensor is which, and what its numbers stand for.
+The tests cover the order of the tensors, their data types, and their scales and zero points.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ SHAPE = (1, 16, 4, 4)
 
 
 def scale(step: float, zero_point: int = 0) -> Scale:
-    """Of the float32 next to a step."""
+    """Return a scale whose step is rounded to float32."""
     return Scale(float(np.float32(step)), zero_point)
 
 
 def quantised(x: Array, of: Scale) -> Array:
-    """ONNX's QuantizeLinear to int8."""
+    """Quantise to int8 as ONNX's QuantizeLinear does."""
     counts = np.rint(x / np.float32(of.step)).astype(np.float64) + of.zero_point
     return np.clip(counts, -128, 127).astype(np.int8)
 
 
 def real(q: Array, of: Scale) -> Array:
-    """ONNX's DequantizeLinear."""
+    """Dequantise as ONNX's DequantizeLinear does."""
     counts: Array = (q.astype(np.int32) - of.zero_point).astype(np.float32)
     return np.asarray(counts * np.float32(of.step))
 
 
 def pointwise(each: Layer, data: Array) -> Array:
-    """What a layer of 1×1 taps with `RELU` gives."""
+    """Compute the output of a 1×1 convolution with the epilogue `RELU`."""
     assert each.weight is not None
     assert each.bias is not None
     weight = each.weight[:, :, 0, 0].astype(np.int64)
@@ -58,7 +58,7 @@ def pointwise(each: Layer, data: Array) -> Array:
 
 
 def two_layers(**rest: object) -> LayerGraph:
-    """The second input is read first, and the second output written first."""
+    """Return a graph that reads its second input first and writes its second output first."""
     first, second = layer("first", "b", "v", POINTWISE), layer("second", "a", "u", POINTWISE)
     values = {name: Value(name, SHAPE, "int8", scale(0.1)) for name in "abuv"}
     graph = LayerGraph(
@@ -70,7 +70,7 @@ def two_layers(**rest: object) -> LayerGraph:
 
 @dataclass(frozen=True)
 class Both:
-    """A network as C and as Python run it."""
+    """A built network that can run in C and in Python."""
 
     built: Built
     folder: Path
@@ -78,7 +78,7 @@ class Both:
 
     @classmethod
     def of(cls, graph: LayerGraph, folder: Path, runtime: Path) -> Both:
-        """Built, and written to a folder."""
+        """Build a network and write it to a folder."""
         built = build(graph, [some_pick(layer.workload, 3) for layer in graph.layers], PYNQ)
         for name, data in built.files.items():
             (folder / name).parent.mkdir(exist_ok=True)
@@ -86,11 +86,11 @@ class Both:
         return cls(built, folder, runtime)
 
     def python(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """By names."""
+        """Run the network in Python. Inputs and outputs are given by name."""
         return dict(VtaProgram.open(self.built.files, self.built.layers, PYNQ).run(0, tensors))
 
     def c(self, *inputs: Array) -> bytes:
-        """In the order of the manifest; the outputs one after another."""
+        """Run the network in C. Inputs are in the manifest's order, outputs are concatenated."""
         data = b"".join(input_.tobytes() for input_ in inputs)
         done = run(self.runtime, self.folder, data, PYNQ)
         assert (done.code, done.said) == (0, "")
@@ -98,7 +98,7 @@ class Both:
         return done.output
 
     def described(self) -> list[str]:
-        """What the library says of each input and output."""
+        """Return the C library's description of each input and output."""
         program = linked("describe.c", self.runtime, self.folder / "describe")
         done = served([program, self.folder], PYNQ)
         assert (done.code, done.said) == (0, "")
@@ -168,7 +168,7 @@ def test_inputs_that_nothing_reads_are_taken_and_ignored(tmp_path: Path, sanitiz
 def test_float_and_uint8_tensors_with_zero_points_cross_the_border(
     tmp_path: Path, sanitized: Path
 ) -> None:
-    """A float input and a uint8 one, an output of each."""
+    """The network has a float and a uint8 input, and a float and a uint8 output."""
     scales = {"a": scale(0.0371, 5), "b": scale(0.5, -100), "u": scale(0.0113, -128),
               "v": scale(3.3, 17)}  # fmt: skip
     host = {"a": Value("x", SHAPE, "float32"), "b": Value("pixels", SHAPE, "uint8"),
@@ -199,7 +199,10 @@ def test_float_and_uint8_tensors_with_zero_points_cross_the_border(
 
 
 def test_a_float_input_that_is_quantised_twice(tmp_path: Path, sanitized: Path) -> None:
-    """Of two scales each layer reads its own; a layer's output is an output and read again."""
+    """Two layers read the same float input with different scales.
+
+    The first layer's result is an output of the network and is also read by the second layer.
+    """
     x = Value("x", SHAPE, "float32")
     values = {name: Value(name, SHAPE, "int8", item) for name, item in
               {"fine": scale(0.01, -3), "coarse": scale(0.3), "u": scale(1.0), "v": scale(0.7)}
@@ -221,7 +224,7 @@ def test_a_float_input_that_is_quantised_twice(tmp_path: Path, sanitized: Path) 
     sums = np.einsum("oc,nchw->nohw", weight, u.astype(np.int64)) + (coarse << 3)
     sums += steps[1].bias[None, :, None, None]  # type: ignore[index]
     v = np.clip(sums >> 8, 0, 127).astype(np.int8)
-    # The host may count an output in other steps than layers do: its own scale is what counts.
+    # An output may have another scale on the host than in the layers. The host's scale is used.
     early, y = real(u, scale(0.25, 4)), real(v, scale(0.7))
     both = Both.of(graph, tmp_path, sanitized)
     assert both.c(image) == early.tobytes() + y.tobytes()
@@ -254,7 +257,7 @@ def test_what_the_c_runtime_could_not_give_or_take_is_named(change: Any, why: st
 
 
 def onnx_quantised(x: Array, of: Scale) -> Array:
-    """By onnxruntime."""
+    """Quantise to int8 with onnxruntime."""
     step = onnx.numpy_helper.from_array(np.array(of.step, np.float32), "s")
     zero = onnx.numpy_helper.from_array(np.array(of.zero_point, np.int8), "z")
     node = onnx.helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"])
@@ -276,7 +279,7 @@ def onnx_quantised(x: Array, of: Scale) -> Array:
 def test_floats_become_what_onnxruntime_makes_of_them(
     step: float, zero_point: int, tmp_path: Path, sanitized: Path
 ) -> None:
-    """Halves and their neighbours among float32, infinities, and numbers beyond int8."""
+    """The inputs include ties and their float32 neighbours, infinities, and large values."""
     made = one_layer("dense:n=1,c=2000,o=16", PYNQ)
     of, out = scale(step, zero_point), scale(0.37, 11)
     rng = np.random.default_rng(1)

@@ -1,4 +1,4 @@
-"""Checks that a board's program survives its files, and that nothing may leave its buffers."""
+"""Checks that board programs are read back as written, and transfers stay in their buffers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Change = Callable[[BoardProgram], BoardProgram]
 
 @pytest.fixture(scope="module")
 def program() -> BoardProgram:
-    """A layer whose input is rearranged."""
+    """Return a one-layer program whose input is unfolded."""
     return one_layer("conv2d:c=3,h=15,w=13,o=16,k=7,s=2,p=3", PYNQ, unfold=(2, 2)).program
 
 

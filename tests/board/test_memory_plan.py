@@ -1,4 +1,4 @@
-"""Checks where tensors lie: none over another in use, on whole elements, in little memory."""
+"""Tests a board program's memory plan: live tensors never overlap, and few bytes are used."""
 
 from __future__ import annotations
 

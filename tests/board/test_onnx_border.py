@@ -1,6 +1,6 @@
-"""Builds a quantised ONNX model for a board, and checks inputs and outputs against the model's.
+"""Checks that a board program keeps the inputs and outputs of its quantised ONNX model.
 
-They have its order and types, and hold what onnxruntime has there.
+Their order and types must be those of the model, and their values those of onnxruntime.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Array = NDArray[Any]
 def model() -> onnx.ModelProto:
     """Return a model with unusual inputs and outputs.
 
-    The inputs are `left` (float), `ids` (which nothing reads) and `right` (uint8, which is read
-    first). The outputs are `far` (float), `near` (uint8) and `deep` (float); `near` is written
-    first and read again. Scales are no powers of two, and zero points are not zero.
+    The inputs are `left` (float), `ids` (read by no node) and `right` (uint8, read first). The
+    outputs are `far` (float), `near` (uint8) and `deep` (float); `near` is written first and read
+    again. Scales are not powers of two, and zero points are not zero.
     """
     rng = np.random.default_rng(0)
     tensors: list[onnx.TensorProto] = []
@@ -109,7 +109,7 @@ def test_a_model_keeps_its_inputs_and_outputs(tmp_path: Path, plain: Path) -> No
     session = onnxruntime.InferenceSession(str(source), providers=["CPUExecutionProvider"])
     far, near, deep = (np.asarray(item) for item in session.run(["far", "near", "deep"], inputs))
     assert len(np.unique(near)) > 50
-    # Requantisation may be a step off where a sum lies next to a half.
+    # Requantisation may be off by one step if a sum is next to a tie.
     assert np.abs(python["near"].astype(int) - near.astype(int)).max() <= 1
     assert np.abs(python["far"] - far).max() <= 0.611
     assert np.abs(python["deep"] - deep).mean() <= 0.1

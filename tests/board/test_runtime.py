@@ -1,4 +1,4 @@
-"""Checks that the C runtime gives what the integer reference does, wherever its memory lies."""
+"""Checks that the C runtime computes what the integer reference computes, at any memory address."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LAYERS = {
 
 @pytest.fixture(scope="module")
 def stem() -> Made:
-    """A layer whose input is rearranged."""
+    """Return a one-layer program whose input is unfolded."""
     return one_layer(*LAYERS["stem"][:2], unfold=(2, 2))
 
 

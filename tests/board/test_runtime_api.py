@@ -1,4 +1,4 @@
-"""Tests the library's functions, and the ways to build it."""
+"""Tests the functions of the C runtime library and the supported ways to build it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PYNQ = VtaSpec.load("vta-pynq")
 
 @pytest.fixture(scope="module")
 def dense() -> Made:
-    """40 values in, 24 out."""
+    """Return a dense layer with 40 inputs and 24 outputs."""
     return one_layer("dense:n=1,c=40,o=24", PYNQ)
 
 
@@ -75,13 +75,13 @@ def test_outputs_that_cannot_be_written(dense: Made, tmp_path: Path, sanitized: 
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
-    """A copy of the runtime with an unbuilt driver beside it."""
+    """Return a copy of the runtime's sources, with a driver that is not built yet."""
     assert copy_runtime(tmp_path / "runtime", PYNQ) == (*SOURCES, MACHINE)
     return tmp_path / "runtime"
 
 
 def usable(sources: Path, dense: Made) -> bool:
-    """Whether what was built runs a network."""
+    """Return whether the built program `tilewright_run` computes the expected output."""
     artifact = write_artifact(sources / "art", dense.program)
     done = run(sources, artifact, dense.data.tobytes(), PYNQ)
     assert (done.code, done.said) == (0, "")

@@ -1,6 +1,6 @@
-"""Checks that the C runtime ends damaged files with an error and a sentence.
+"""Checks that the C runtime rejects damaged files with an error code and a message.
 
-Where the tables still make sense it agrees with the Python reader.
+If a changed file is still valid, the C runtime must agree with the Python reader.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ Files = dict[str, bytes]
 
 @dataclass(frozen=True)
 class Opener:
-    """A process that opens one folder again and again."""
+    """A process that opens an artifact folder with the C runtime, again and again."""
 
     process: subprocess.Popen[str]
     folder: Path
 
     def open(self, files: Files) -> tuple[int, str]:
-        """Code and message."""
+        """Replace files of the folder and open it. Return the error code and the message."""
         assert self.process.stdin
         assert self.process.stdout
         for name, data in files.items():
@@ -65,7 +65,7 @@ class Opener:
 
 @pytest.fixture(scope="module")
 def program() -> BoardProgram:
-    """A small layer whose float input is rearranged, beside an input that nothing reads."""
+    """Return a small layer with an unfolded float input, and with an input that nothing reads."""
     made = one_layer("conv2d:c=3,h=6,w=6,o=16,k=2,s=2", PYNQ, unfold=(2, 2))
     program = with_ports(made, Scale(0.75, -3), Scale(1.5, 9))
     return replace(program, inputs=(Value("ids", (2, 3), "int64"), *program.inputs))
@@ -73,7 +73,7 @@ def program() -> BoardProgram:
 
 @pytest.fixture
 def opener(sanitized: Path, tmp_path: Path) -> Iterator[Opener]:
-    """Ends well, with all memory given back."""
+    """Yield an opener process. Afterwards it must exit normally, without a memory leak."""
     binary = linked("open_many.c", sanitized, tmp_path / "open_many")
     (tmp_path / "art").mkdir()
     said = tmp_path / "said"
@@ -87,12 +87,12 @@ def opener(sanitized: Path, tmp_path: Path) -> Iterator[Opener]:
 
 
 def signed(network: bytes) -> bytes:
-    """With the digest at its end renewed."""
+    """Return `network.bin` with a new, correct digest at its end."""
     return network[:-32] + hashlib.sha256(network[:-32]).digest()
 
 
 def with_data(files: Files, name: str, data: bytes) -> Files:
-    """A file replaced, as if the network had been built with it."""
+    """Replace a data file, and its digest in `network.bin`."""
     kind = {"instructions.bin": "instruction", "uops.bin": "uop", "constants.bin": "constant"}[name]
     network = bytearray(files[NETWORK])
     at = HEADER.fields[f"{kind}_sha256"][1]  # type: ignore[index]
@@ -101,7 +101,7 @@ def with_data(files: Files, name: str, data: bytes) -> Files:
 
 
 def accepted(files: Files) -> bool:
-    """By the Python reader."""
+    """Return whether the Python reader accepts the files."""
     try:
         read_image(files, PYNQ)
     except BoardError:
@@ -173,9 +173,9 @@ def test_wrong_tables_are_refused_as_python_refuses_them(
 
 
 def agrees(files: Files) -> bool:
-    """Return whether Python accepts the file too, apart from what C does not check.
+    """Return whether the Python reader accepts the files too, apart from checks that C lacks.
 
-    C does not check whether names are text, and whether tensors share memory.
+    C does not check whether names are valid text, or whether tensors share memory.
     """
     try:
         read_image(files, PYNQ)
@@ -189,7 +189,11 @@ def agrees(files: Files) -> bool:
 def test_an_artifact_does_not_say_what_machine_there_is(
     key: str, opener: Opener, program: BoardProgram
 ) -> None:
-    """With blocks of one output channel, stores would be checked as if they wrote a sixteenth."""
+    """The C runtime must not take the machine from the artifact.
+
+    If an artifact could claim blocks of one output channel, stores would be checked as if they
+    wrote a sixteenth of their bytes.
+    """
     files = image_files(program)
     at, own = HEADER.fields[key][1], getattr(PYNQ, key)  # type: ignore[index]
     for value in {0, own + 1, 0xFFFFFFFF} - {own}:
@@ -207,7 +211,10 @@ def test_an_artifact_does_not_say_what_machine_there_is(
 def test_a_transfer_of_no_rows_is_refused(
     memory: int, opener: Opener, program: BoardProgram
 ) -> None:
-    """It reaches nowhere by its fields; a device counts rows from 65,535 down, or never ends."""
+    """The bounds check of a transfer with zero rows passes trivially.
+
+    A device would count its rows down from 65,535, or never finish.
+    """
     files, insns = image_files(program), program.insns.copy()
     rows = program.relocations
     at = int(rows["instruction"][rows["memory"] == memory][0])
@@ -217,12 +224,15 @@ def test_a_transfer_of_no_rows_is_refused(
     assert (code, "moves columns of no rows" in message) == (3, True)
     with pytest.raises(BoardError, match=rf"instruction \[{at}\] moves columns of no rows"):
         read_image(mutant, PYNQ)
-    insns[at, 1] = 0  # a transfer of nothing passes tokens
+    insns[at, 1] = 0  # an empty transfer only passes tokens
     assert opener.open(with_data(files, INSTRUCTIONS, insns.tobytes()))[0] == 0
 
 
 def with_texts(network: bytes, text: bytes, place: Callable[[int], tuple[int, int]]) -> bytes:
-    """With a text in place of all names, of which the n-th record has the one that `place` says."""
+    """Replace the text section of `network.bin`.
+
+    `place(n)` gives the offset and length in `text` of the name of record n.
+    """
     header = np.frombuffer(network, HEADER, 1).copy()
     at, tables, number = HEADER.itemsize, b"", 0
     counted = (("buffers", BUFFER), ("segments", SEGMENT), ("steps", STEP), ("ports", PORT),
@@ -245,19 +255,22 @@ MANY = 1000
 
 @pytest.fixture(scope="module")
 def wide(program: BoardProgram) -> BoardProgram:
-    """With a thousand inputs more, which differ in the last letters of the longest names."""
+    """Return the program with a thousand more inputs. Their long names differ only at the end."""
     more = [Value("i" * 1020 + f"{k:04}", (1,), "int64") for k in range(MANY)]
     return replace(program, inputs=(*program.inputs, *more))
 
 
 @pytest.mark.attack
 def test_names_inside_one_another_are_refused_at_once(opener: Opener, wide: BoardProgram) -> None:
-    """Each was read and compared whole: 1.1 MB took half a minute in C and a gigabyte in Python."""
+    """Overlapping names must be refused before they are read and compared.
+
+    Without this check, a file of 1.1 MB took half a minute in C and a gigabyte of memory in Python.
+    """
     files, size = image_files(wide), 1 << 20
     assert opener.open(files) == (0, "")
     assert accepted(files)
     for place in (
-        lambda number: (number, size - number),  # ends of one text
+        lambda number: (number, size - number),  # each name is a suffix of the text
         lambda number: (0, size),
         lambda number: (1025 * number, 1024 if number else 0),
         lambda number: (0xFFFFFFFF, 0xFFFFFFFF),
@@ -343,7 +356,7 @@ def test_work_of_the_host_is_refused_with_its_name(
 
 
 def with_reason(network: bytes, why: bytes) -> bytes:
-    """Not bare, for that reason."""
+    """Mark a network as one that needs the host, with the given reason."""
     header = np.frombuffer(network, HEADER, 1).copy()
     at = int(header[0]["why_at"])
     rest = network[HEADER.itemsize : -32]
@@ -380,7 +393,7 @@ def test_whatever_a_name_is_a_message_is_text(opener: Opener, program: BoardProg
             text = "".join(map(chr, rng.integers(1, 0xD800, size // 2).tolist())).encode()
             for why in (noise, text, b"a" * int(rng.integers(300, 350)) + text):
                 mutant = {**files, NETWORK: with_reason(files[NETWORK], why)}
-                message = opener.open(mutant)[1]  # decoded strictly
+                message = opener.open(mutant)[1]  # must be valid UTF-8
                 assert not [c for c in message if unicodedata.category(c) in ("Cc", "Zl", "Zp")]
                 assert not set(message) & set("\u202a\u202b\u202d\u202e\u2066\u2067\u2068")
 

@@ -1,4 +1,4 @@
-"""Checks that the C runtime gives what `tilewright run` does, for networks of several layers."""
+"""Checks that the C runtime gives the outputs of `tilewright run` for multi-layer networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that the C runtime's two threads give for successive images what one run each gives."""
+"""Tests the pipelined C runtime: its two threads give the same outputs as one run per image."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ FAR = 10**6
 
 @pytest.fixture(scope="module")
 def example() -> Example:
-    """A network of several layers, whose input and outputs share memory with what is between."""
+    """Return a network whose input and outputs share memory with intermediate tensors."""
     return EXAMPLES["cnn"]()
 
 
 @pytest.fixture(scope="module")
 def art(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its artifact, which tests only read."""
+    """Return an artifact of the example, which tests only read."""
     folder = tmp_path_factory.mktemp("art")
     made = build(example.graph, example.random_picks(2), example.spec)
     for file, data in made.files.items():
@@ -39,7 +39,7 @@ def images(example: Example) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def alone(example: Example, art: Path, images: list[bytes], sanitized: Path) -> list[bytes]:
-    """What a run of each image gives."""
+    """Return the outputs of one separate run per image."""
     outputs = [run(sanitized, art, image, example.spec).output for image in images]
     assert None not in outputs
     assert len(set(outputs)) == IMAGES
@@ -50,7 +50,7 @@ def piped(
     binary: Path, art: Path, example: Example, data: bytes, in_flight: int, fail_at: int = FAR,
     count: int = IMAGES, **shim: object,
 ) -> Finished:  # fmt: skip
-    """`run_images.c` on images that a shell hands to it."""
+    """Run the compiled `run_images.c`, with the images on standard input."""
     (source := art.parent / "images.bin").write_bytes(data)
     call = f'exec "$0" "$1" {count} {in_flight} {fail_at} < "$2"'
     command = [Path("/bin/sh"), Path("-c"), Path(call), binary, art, source]
@@ -74,7 +74,7 @@ def test_two_threads_give_what_one_run_each_gives(
 def test_no_thread_touches_what_the_other_has(
     example: Example, art: Path, images: list[bytes], alone: list[bytes], tmp_path: Path
 ) -> None:
-    """Under ThreadSanitizer, which ends a program at a race."""
+    """The program runs under ThreadSanitizer, which aborts at a data race."""
     flags = f"{STRICT} -g -fsanitize=thread"
     (probe := tmp_path / "probe.c").write_text("int main(void) { return 0; }\n")
     try:
@@ -135,7 +135,7 @@ def test_the_program_runs_images_of_a_file(
 
 @pytest.mark.slow(seconds=1)
 def test_a_number_that_is_none_ends_the_run(tmp_path: Path, sanitized: Path) -> None:
-    """A float input that cannot be quantised, in the third image."""
+    """The third image contains a float that cannot be quantised (NaN)."""
     from tests.board.boards import write_artifact
     from tests.board.programs import one_layer, with_ports
     from tilewright.targets.layer import Scale

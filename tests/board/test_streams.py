@@ -1,6 +1,6 @@
-"""Checks that layers linked into streams compute the same as alone, in any schedule.
+"""Checks that layers linked into one instruction stream compute the same as separate layers.
 
-Streams must be free of races.
+The streams must also be free of data races, whatever the schedules of the layers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SEEDS = range(4)
 
 
 def opened(example: Example, picks: list[Pick]) -> VtaProgram:
-    """The example, built and loaded."""
+    """Build the example and open it as a program."""
     made = build(example.graph, picks, example.spec)
     return VtaProgram.open(made.files, made.layers, example.spec)
 
@@ -49,7 +49,7 @@ def opened(example: Example, picks: list[Pick]) -> VtaProgram:
 def outcome(
     example: Example, program: VtaProgram, seed: int
 ) -> tuple[dict[str, NDArray[np.generic]], dict[str, NDArray[np.int8]]]:
-    """What the program gives and what it should."""
+    """Run the program. Return its outputs and the expected outputs."""
     inputs = example.drawn(seed)
     tensors: dict[str, NDArray[np.generic]] = dict(inputs)
     expected = example.expected(inputs)
@@ -64,7 +64,7 @@ def outcome(
 
 
 def streams(program: VtaProgram) -> list[NDArray[np.uint64]]:
-    """The instructions of each segment with their addresses."""
+    """Return the instructions of each segment, with absolute addresses."""
     return [
         program.device.insns[segment.first : segment.first + segment.count]
         for segment in program.program.segments
@@ -72,7 +72,7 @@ def streams(program: VtaProgram) -> list[NDArray[np.uint64]]:
 
 
 def findings(program: VtaProgram, insns: NDArray[np.uint64]) -> set[str]:
-    """What the lint says of a stream in the program's memory, notes left out."""
+    """Return the names of the lint findings for a stream in the program's memory, without notes."""
     image = np.zeros(program.device.bytes, np.uint8)
     for at, buffer in enumerate(program.program.buffers):
         address = int(program.device.addresses[at]) - FIRST_ADDRESS
@@ -90,7 +90,7 @@ def test_a_network_computes_what_its_layers_do(name: str, seed: int) -> None:
     for output in example.graph.outputs:
         got = tensors[output].reshape(expected[output].shape)
         assert np.array_equal(got, expected[output])
-    # Nothing is left in memory that the next inference would trip over.
+    # A second inference checks that the first one left nothing harmful in memory.
     tensors, expected = outcome(example, program, seed + 100)
     for output in example.graph.outputs:
         assert np.array_equal(tensors[output].reshape(expected[output].shape), expected[output])
@@ -106,16 +106,16 @@ def test_no_load_overtakes_its_store(name: str, seed: int) -> None:
 
 
 def barriers(insns: NDArray[np.uint64]) -> list[int]:
-    """The no-ops of compute that wait for a store and let activations be loaded."""
+    """Return the positions of no-ops that make activation loads wait for a store."""
     whole = int(no_op(MODULE_COMPUTE, POP_NEXT | PUSH_PREV)[0, 0])
     return [n for n, (low, high) in enumerate(insns.tolist()) if (low, high) == (whole, 0)]
 
 
 @pytest.mark.parametrize("name", ["cnn", "skip"])
 def test_a_barrier_that_does_not_wait_is_found(name: str) -> None:
-    """A missing barrier is found whenever the loads behind it read what the last stores write.
+    """A removed barrier is detected if the loads after it read what the last stores write.
 
-    Otherwise the results are right, although the simulator loads as early as tokens allow.
+    Otherwise the results stay correct, although the simulator runs loads as early as tokens allow.
     """
     example = EXAMPLES[name]()
     races = []
@@ -125,7 +125,7 @@ def test_a_barrier_that_does_not_wait_is_found(name: str) -> None:
         result = barriers(insns)
         assert len(result) == len(example.graph.layers) - 1
         for at in result:
-            # Compute gives the token, and only then waits for the store.
+            # Change the order: push the token first, and wait for the store only afterwards.
             broken = insns.copy()
             broken[at, 0] &= ~np.uint64(PUSH_PREV)
             broken = np.insert(broken, at, no_op(MODULE_COMPUTE, PUSH_PREV)[0], axis=0)
@@ -180,7 +180,7 @@ def test_programs_of_the_stock_template_are_linked_as_well() -> None:
 
 def test_weights_beyond_a_buffer_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
     example = small_cnn()
-    monkeypatch.setattr(memory, "MAX_BUFFER_BYTES", 4864)  # 19 elements of weights
+    monkeypatch.setattr(memory, "MAX_BUFFER_BYTES", 4864)  # room for 19 weight elements
     for seed in SEEDS:
         program = opened(example, example.random_picks(seed))
         constants = [b for b in program.program.buffers if b.kind == "constants"]
@@ -228,7 +228,7 @@ def test_a_changed_instruction_shows_in_its_layer() -> None:
     insns = program.program.insns.copy()
     shifts = (insns[:, 0] & np.uint64(7) == 4) & (insns[:, 1] >> np.uint64(44) & np.uint64(7) == 3)
     inside = [n for n in np.flatnonzero(shifts).tolist() if first <= n < first + count]
-    insns[inside[0], 1] ^= np.uint64(1 << 48)  # the lowest bit of the amount
+    insns[inside[0], 1] ^= np.uint64(1 << 48)  # the lowest bit of the shift amount
     object.__setattr__(program.program, "insns", insns)
     wrong = [check.wrong for check in program.verify()]
     assert wrong[1] > 0
@@ -251,7 +251,7 @@ def test_outputs_lie_in_place_where_that_is_legal() -> None:
     for seed in range(8):
         made = build(example.graph, example.random_picks(seed), example.spec)
         at = {row["name"]: row["offset"] for row in made.memory["tensors"]}  # type: ignore[index,union-attr,call-overload]
-        # Rows of a 3×3 layer are read again by the next tile, unless one tile is all.
+        # The next tile of a 3×3 layer reads some rows again, unless there is only one tile.
         kept.add((at["a"] == at["x"], at["b"] == at["a"], at["y"] == at["b"]))
         program = VtaProgram.open(made.files, made.layers, example.spec)
         tensors, expected = outcome(example, program, seed)

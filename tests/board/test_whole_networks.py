@@ -1,7 +1,4 @@
-"""Builds networks of the zoo for a board, and compares them with plain integer arithmetic.
-
-Compared are the artifact and the C runtime.
-"""
+"""Compares built zoo networks with plain integer arithmetic, in Python and in the C runtime."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ MEMORY = 1 << 26
 
 
 def made(name: str, out: Path, per_channel: bool = False) -> tuple[IntegerGraph, Artifact]:
-    """A network in integers, and its artifact with the schedules that are estimated best."""
+    """Build a network with the schedules of lowest estimated cost. Return graph and artifact."""
     target = make_target(TARGET)
     options = BuildOptions(model=name, out=out, target=TARGET, per_channel=per_channel)
     graph = integer_network(options, target, read_model(options)).graph
@@ -83,7 +80,7 @@ def test_attention_computes_the_integer_reference(tmp_path: Path) -> None:
 
 @pytest.mark.slow(seconds=2)
 def test_held_out_digits_are_read_as_well_in_int8(tmp_path: Path) -> None:
-    """On the simulated accelerator, every image; the float network by onnxruntime."""
+    """All images run on the simulated accelerator; onnxruntime runs the float network."""
     import onnxruntime
 
     from tilewright.networks.zoo import build

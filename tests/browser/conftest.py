@@ -1,4 +1,7 @@
-"""Starts both servers with runs on them, and a browser; only `make browser-test` uses this."""
+"""Fixtures of the browser tests: both servers with finished runs, and a browser.
+
+Only `make browser-test` uses them.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +29,18 @@ from tests.warm import Started
 
 CHROMIUM = "/usr/bin/chromium"
 PICTURES = Path(__file__).parents[2] / "docs" / "images" / "pages"
-LIMIT_MILLISECONDS = 120_000  # for one step of a page; a busy machine needs most of 30 seconds
+LIMIT_MILLISECONDS = 120_000  # per step; a busy machine takes up to 30 s
 RUN_SECONDS = 900
 LONG = ("--trials", "256", "--batch", "4")
-"""Makes a run that takes more than a minute: it has 256 rounds, each with five tasks in Prefect.
-Runs that long had system metrics once, on which MLflow's comparison opens."""
+"""Options of a run that takes more than a minute: 256 rounds with five Prefect tasks each. Such
+long runs used to log system metrics, and MLflow's comparison then opened on those."""
 LONG_SECONDS = 1800
 COLOURS = 96
 
 
 @dataclass
 class Site:
-    """The start page, and Prefect's and MLflow's pages about runs of `digits_cnn`.
+    """The start page, and Prefect's and MLflow's pages, with finished runs of `digits_cnn`.
 
     There are runs by two tuners, one of which takes more than a minute, and a comparison.
     """
@@ -52,12 +55,12 @@ class Site:
         return f"{parts.scheme}://{parts.netloc}"
 
     def ask(self, path: str, asked: object) -> Any:
-        """Of Prefect's API."""
+        """Post a request to Prefect's API and return the answer."""
         api = f"{self.address('Prefect')}/api"
         return post(f"{api}/{path}", asked, self.place.login(api).credentials.headers)
 
     def deployment(self) -> Any:
-        """The one that `serve` has registered."""
+        """Return the deployment that `serve` registered. Wait until it exists."""
         deadline = time.monotonic() + LIMIT_MILLISECONDS / 1000
         while not (result := self.ask("deployments/filter", {})):
             assert time.monotonic() < deadline, "no deployment was registered"
@@ -65,7 +68,7 @@ class Site:
         return result[0]
 
     def runs_of(self, deployment: str, *states: str) -> list[Any]:
-        """Its runs in these states."""
+        """Return the runs of a deployment that are in one of the given states."""
         asked = {
             "flow_runs": {"state": {"type": {"any_": list(states)}}},
             "deployments": {"id": {"any_": [deployment]}},
@@ -74,7 +77,7 @@ class Site:
         return result
 
     def ended(self, deployment: str) -> Any:
-        """Its run, once there is one that has ended."""
+        """Wait until a run of the deployment has ended, and return it."""
         deadline = time.monotonic() + RUN_SECONDS
         while not (runs := self.runs_of(deployment, "COMPLETED", "FAILED", "CRASHED")):
             assert time.monotonic() < deadline, "the run did not end"
@@ -141,13 +144,13 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def elsewhere() -> list[str]:
-    """What a page asked of other machines, and was not kept from."""
+    """Return a list that collects the requests of pages to other machines that were not blocked."""
     return []
 
 
 @pytest.fixture
 def page(browser: Browser, site: Site, elsewhere: list[str]) -> Iterator[Page]:
-    """A page of a browser that has opened the link which `ui` printed."""
+    """Yield a browser page that has opened the login link printed by `ui`."""
     expect.set_options(timeout=LIMIT_MILLISECONDS)
     page = browser.new_page(viewport={"width": 1200, "height": 760})
     page.set_default_timeout(LIMIT_MILLISECONDS)
@@ -175,13 +178,13 @@ def _log_in_to_prefect(site: Site, page: Page) -> None:
 
 @pytest.fixture
 def picture(request: pytest.FixtureRequest, page: Page, tmp_path: Path) -> Callable[[str], None]:
-    """`picture(name)`: what is visible now, for the docs if pytest has `--update-golden`."""
+    """Return a function that takes a screenshot, for the docs if `--update-golden` is set."""
     update = request.config.getoption("--update-golden")
     folder = PICTURES if update else tmp_path
 
     def take(name: str) -> None:
         page.mouse.move(0, 0)
-        page.wait_for_timeout(400)  # for what slides and fades
+        page.wait_for_timeout(400)  # wait for animations to end
         folder.mkdir(parents=True, exist_ok=True)
         shown = Image.open(BytesIO(page.screenshot())).convert("RGB")
         assert len(shown.getcolors(1 << 24) or ()) > 16, "an empty page"

@@ -1,4 +1,4 @@
-"""Tests MLflow's pages as a user sees them: the table of runs, two compared, a registered model."""
+"""Tests MLflow's pages in a browser: the table of runs, a comparison of two runs, and a model."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def test_the_table_of_runs(site: Site, page: Page, picture: Picture) -> None:
 
 
 def test_the_usual_page_of_runs_leads_to_the_table_with_the_gain(site: Site, page: Page) -> None:
-    """MLflow fixes the columns of that page: the gain is a click away, twice."""
+    """MLflow fixes the columns of its default page, so the gain is two clicks away."""
     page.set_viewport_size({"width": 1440, "height": 800})
     runs = f"{site.address('MLflow')}/#/experiments/1/runs?{KIND}"
     page.goto(runs)
     _without_assistant(page)
-    # MLflow opens the links of a description in a tab of their own.
+    # MLflow opens links in a description in a new tab.
     with page.expect_popup() as opened:
         page.get_by_role("link", name="Runs with distance from the bound").click()
     opened.value.set_viewport_size({"width": 1440, "height": 800})
@@ -48,14 +48,17 @@ def test_the_usual_page_of_runs_leads_to_the_table_with_the_gain(site: Site, pag
 
 
 def test_two_runs_compared(site: Site, page: Page, picture: Picture) -> None:
-    """The comparison opens on the gain, although one of the runs takes more than a minute."""
+    """The comparison opens with the gain, although one of the runs takes more than a minute.
+
+    Long runs once had system metrics, which MLflow then selected first.
+    """
     runs = [summary["mlflow_run_id"] for summary in site.runs.values()]
     asked = f"runs={quote(json.dumps(runs))}&experiments={quote(json.dumps(['1']))}"
     page.goto(f"{site.address('MLflow')}/#/compare-runs?{asked}&{KIND}")
     _without_assistant(page)
     expect(page.get_by_text("Comparing 2 Runs from 1 Experiment")).to_be_visible()
     expect(page.get_by_text("Parallel Coordinates Plot")).to_be_visible()
-    # What differs is chosen, and the gain to tell it by.
+    # The differing parameters are preselected, and the gain as the metric.
     for axis in "batch", "trials", "tuner", "gain":
         expect(page.locator("svg text").get_by_text(axis, exact=True).first).to_be_visible()
     picture("mlflow-compare")
@@ -82,17 +85,18 @@ def test_a_registered_model_is_shown(site: Site, page: Page, picture: Picture) -
 
 
 def _without_assistant(page: Page) -> None:
-    """MLflow opens a panel for a language model that nobody here has."""
+    """Close MLflow's chat panel and pop-up news, which cover the page."""
     close = page.locator("[data-component-id='mlflow.assistant.chat_panel.close']")
-    news = page.get_by_role("dialog")  # about the pages themselves, whenever it likes
+    news = page.get_by_role("dialog")  # news about MLflow, which may pop up at any time
     page.add_locator_handler(news, lambda: _closed(news), no_wait_after=True)
     close.click()
 
 
 def _closed(news: Locator) -> None:
-    """By its cross; by a key where it has none.
+    """Close a dialog by its cross, or by the Escape key if it has none.
 
-    It may be gone or still on its way: a caller that waits for something beneath it looks again.
+    The dialog may already be gone or still be appearing. The caller checks again while it waits for
+    the element beneath it.
     """
     cross = news.locator("[aria-label='Close'], .du-bois-light-modal-close").first
     try:

@@ -1,4 +1,4 @@
-"""Tests Prefect's pages as a user sees them: a run, what it left, and a deployment's form."""
+"""Tests Prefect's pages in a browser: a run, its artifacts, and the form of a deployment."""
 
 from __future__ import annotations
 
@@ -80,7 +80,10 @@ def test_a_deployment_takes_a_good_value_and_no_bad_one(
 
 
 def test_the_other_pages_of_prefect_tell_nobody(site: Site, page: Page) -> None:
-    """They would ask a service of analytics. `elsewhere` sees what gets out."""
+    """Prefect's second interface tries to contact an analytics service, which must be blocked.
+
+    The fixture `elsewhere` collects requests that get through.
+    """
     refused: list[str] = []
     page.on("console", lambda message: refused.append(message.text))
     page.goto(f"{site.address('Prefect')}/v2/dashboard")
@@ -94,7 +97,7 @@ def _tab(page: Page, name: str) -> Locator:
 
 
 def _open_artifact(site: Site, page: Page, run: str, key: str) -> None:
-    """The page of the last artifact of this name that the run left."""
+    """Open the page of the latest artifact with this key that the run created."""
     asked = {
         "artifacts": {"key": {"any_": [key]}, "flow_run_id": {"any_": [run]}},
         "sort": "CREATED_DESC",

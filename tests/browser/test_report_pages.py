@@ -1,4 +1,4 @@
-"""Opens the pages that commands write, on wide screens and on narrow ones."""
+"""Opens the HTML reports in a browser on wide and narrow screens and checks their layout."""
 
 from __future__ import annotations
 
@@ -47,15 +47,16 @@ CUT = """() => {
   if (wide > 0) found.push(`the page is ${wide} pixels too wide`);
   return found;
 }"""
-"""What lies outside of its picture or on something else, or makes the page scroll sideways."""
+"""JavaScript that returns a list of layout errors: texts outside their plot or on top of each
+other, missing images, formulas as labels, and a page that is too wide."""
 SCROLLING = """() => [...document.querySelectorAll(".scroll")]
   .filter(each => each.scrollWidth > each.clientWidth + 1).map(each => each.innerText)"""
-"""Tables that do not fit."""
+"""JavaScript that returns the text of all tables that are too wide for the page."""
 
 
 @pytest.fixture(scope="module")
 def folder(site: Site) -> Path:
-    """Where all of `PAGES` are."""
+    """Return a folder with all reports named in `PAGES`."""
     np.savez(site.place.folder / "x.npz", input=np.zeros((1, 1, 8, 8), np.float32))
     bounds = ("--bound", "log_block_in=4:4", "--bound", "log_block_out=4:5")
     for command in (
@@ -86,7 +87,7 @@ def test_nothing_is_cut_and_nothing_lies_on_something_else(
     errors: list[str] = []
     window.on("pageerror", lambda error: errors.append(str(error)))
     window.goto((folder / name).as_uri())
-    window.screenshot(path=tmp_path / "page.png", full_page=True)  # to be looked at
+    window.screenshot(path=tmp_path / "page.png", full_page=True)  # for inspection by a person
     assert window.evaluate(CUT) == []
     assert errors == []
     if (window.viewport_size or {})["width"] == WIDE:

@@ -1,4 +1,4 @@
-"""Opens every page of a run in both of Prefect's interfaces. A console error fails a test."""
+"""Opens every page of a run in both of Prefect's interfaces. A console error fails the test."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow(seconds=60)]
 
 INTERFACES = pytest.mark.parametrize("interface", ["", "/v2"], ids=["first", "second"])
 SETTLE_MILLISECONDS = 1000
-"""How long a page has for what it asks of the server after its first picture."""
+"""Time in ms that a page gets for further requests to the server after its first picture."""
 TABS = ".p-tabs__tab, .p-tabs li, [role=tab]"
 EXPECTED = re.compile(
-    r"amplitude\.com"  # the second interface asks it whatever the settings say, and is refused
-    r"|/favicon\.ico|/\w+\.svg\)"  # icons of a tab, which Prefect does not have
+    r"amplitude\.com"  # requested whatever the settings say, and blocked
+    r"|/favicon\.ico|/\w+\.svg\)"  # favicons that Prefect lacks
 )
 
 
 @pytest.fixture
 def errors(page: Page) -> Iterator[list[str]]:
-    """What pages report as wrong; each is printed with the page on which it occurred."""
+    """Yield a list of the pages' console errors, each with the address of its page."""
     errors: list[str] = []
 
     def hear(message: ConsoleMessage) -> None:

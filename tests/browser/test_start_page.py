@@ -1,4 +1,4 @@
-"""Tests the start page as a user sees it: runs compared, knobs, a run in progress, odd names."""
+"""Tests the start page in a browser: sorting, filtering, deleting and following runs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ MARKUP = "<img src=x onerror=alert(1)>"
 
 @pytest.fixture
 def start(site: Site, page: Page) -> Page:
-    """The page, with nothing wrong on it."""
+    """Return the open start page. Fail the test if the page reports an error."""
     wrong: list[str] = []
 
     def hear(message: ConsoleMessage) -> None:
-        # the page before, Prefect's, may still be asking for something
+        # requests of Prefect's page, which was open before, may still be running
         if message.type == "error" and message.location["url"].startswith(site.address("Runs")):
             wrong.append(message.text)
 
@@ -92,7 +92,7 @@ def test_runs_are_sorted_and_filtered_by_keyboard(site: Site, start: Page) -> No
 
 
 def test_a_run_of_another_process_shows_up_and_grows(site: Site, start: Page) -> None:
-    """A copy of a run that died, whose trials go on; its network has a name of a stranger's."""
+    """The run is a copy of a killed run that gets more trials. Its name contains markup."""
     source, out = site.place.folder / "default", site.place.folder / "odd"
     out.mkdir()
     run = json.loads((source / "run.json").read_text())
@@ -116,7 +116,7 @@ def test_a_run_of_another_process_shows_up_and_grows(site: Site, start: Page) ->
 
 
 def test_a_run_is_deleted_after_a_question(site: Site, start: Page) -> None:
-    """A copy of a run, which MLflow does not know."""
+    """The run is a copy that MLflow does not know."""
     out = site.place.folder / "unwanted"
     shutil.copytree(site.place.folder / "random", out)
     run = json.loads((out / "run.json").read_text())

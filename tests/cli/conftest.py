@@ -1,4 +1,4 @@
-"""Makes one finished run of the command, which the tests of this folder read."""
+"""Fixtures of the command-line tests, among them one finished `tilewright tune` run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WITHOUT_RECORDS = {
 
 @dataclass(frozen=True)
 class Place:
-    """A folder to run commands in, with records of its own, or Prefect's on a `server`."""
+    """A folder to run commands in, with its own workspace and maybe an external Prefect server."""
 
     folder: Path
     server: Login | None = None
@@ -40,22 +40,22 @@ class Place:
         return kept | named | {"TILEWRIGHT_HOME": str(self.folder / "home")}
 
     def login(self, api_url: str) -> Login:
-        """What opens a server of this place's own."""
+        """Return the login for a server that this place starts itself."""
         workspace = Workspace(self.folder / "home")
         return Login(api_url, Credentials(workspace_secret(workspace)))
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run `tilewright …` to its end: in this process, or as a fork if it keeps records."""
+        """Run `tilewright …` and wait: in a fork if it keeps records, otherwise in this process."""
         if arguments[0] in WITHOUT_RECORDS or "--bare" in arguments:
             return self.call(*arguments)
         return warm.run(arguments, self.folder, self.environment, timeout=600)
 
     def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run `tilewright …` to its end in this process."""
+        """Run `tilewright …` in this process and wait."""
         return in_process.run(arguments, self.folder, self.environment)
 
     def script(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """As `run`, by the installed script in a Python of its own."""
+        """Run the installed script `tilewright` in a new Python process and wait."""
         return subprocess.run(
             [str(TILEWRIGHT), *arguments],
             cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False,
@@ -63,11 +63,14 @@ class Place:
         )  # fmt: skip
 
     def fork(self, *arguments: str, **variables: str) -> warm.Started:
-        """As `run`, in the background."""
+        """Start `tilewright …` as a fork in the background."""
         return warm.start(arguments, self.folder, self.environment | variables)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """As `script`, in the background, with Ctrl-C heeded even where the suite ignores it."""
+        """Start the installed script in the background, with Ctrl-C enabled.
+
+        A suite that runs in the background ignores Ctrl-C, which its children would inherit.
+        """
         return subprocess.Popen(
             [str(TILEWRIGHT), *arguments],
             cwd=self.folder, env=self.environment, text=True,
@@ -80,10 +83,10 @@ class Place:
 
 
 LAYERS = ("conv2", "conv3", "fc")
-"""Those of digits_cnn that are tuned here, in its order; no two of them are alike."""
+"""The layers of digits_cnn that are tuned here, in network order. All have different shapes."""
 
 TRIALS, ROUNDS = 40, 3
-"""Of a layer; a round has 16 trials."""
+"""Number of trials and rounds per layer. A round has up to 16 trials."""
 
 TUNE = ("tune", "digits_cnn", "--layers", ",".join(LAYERS), "--tuner", "ml2tuner-published",
         "--trials", str(TRIALS), "--seed", "7")  # fmt: skip
@@ -91,7 +94,7 @@ TUNE = ("tune", "digits_cnn", "--layers", ",".join(LAYERS), "--tuner", "ml2tuner
 
 @dataclass(frozen=True)
 class Tuned:
-    """A finished `tilewright tune`, its place and what it printed."""
+    """A finished `tilewright tune`: its place and its printed output."""
 
     place: Place
     printed: str
@@ -103,7 +106,7 @@ class Tuned:
 
 @pytest.fixture(scope="session")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
-    """One run for all tests of all workers: they only read it."""
+    """Return one finished run. All tests of all workers share it and only read it."""
 
     def tune(folder: Path) -> None:
         done = Place(folder).run(*TUNE, "--out", "out")

@@ -19,7 +19,10 @@ pytestmark = pytest.mark.slow(seconds=0.5)
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """The digits network in `art`, an image in `x.npz`, what the command said in `said`."""
+    """Return a place with the artifact `art` of the digits network and an image in `x.npz`.
+
+    The file `said` holds the output of the build command.
+    """
 
     def make(folder: Path) -> None:
         place = Place(folder)
@@ -33,7 +36,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 @pytest.fixture
 def copy(built: Place, tmp_path: Path) -> Place:
-    """A folder of a test's own."""
+    """Return a copy of the artifact and the image that the test may change."""
     shutil.copytree(built.folder / "art", tmp_path / "art")
     shutil.copy(built.folder / "x.npz", tmp_path / "x.npz")
     return Place(tmp_path)
@@ -198,7 +201,7 @@ def test_a_damaged_artifact_is_refused(copy: Place) -> None:
 
 
 def tuned_folder(place: Place, name: str, **changes: object) -> Path:
-    """A folder as `tilewright tune` leaves it, with the schedules the artifact was built of."""
+    """Make a folder like that of `tilewright tune`, with the schedules of the artifact."""
     manifest = place.json("art/manifest.json")
     rows = [
         {

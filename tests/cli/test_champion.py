@@ -1,4 +1,4 @@
-"""Tests a comparison in MLflow, its registered champion, and a tuning run that starts from it."""
+"""Tests a tuner comparison in MLflow, its registered champion, and a run that starts from it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.slow(seconds=3.5)
 TUNERS = ("ml2tuner-published", "random")
 SEEDS = (0, 1)
 LAYER = "conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1"
-"""The second of digits_cnn."""
+"""The second layer of digits_cnn."""
 
 
 @dataclass(frozen=True)
 class Logged:
-    """A place in which tuners were compared on a layer of a network, with MLflow."""
+    """A place in which a comparison of tuners on one layer was logged to MLflow."""
 
     place: Place
     printed: str
@@ -60,7 +60,7 @@ def client(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     mlflow.set_tracking_uri(uri)
     yield MlflowClient(uri)
-    mlflow.set_tracking_uri(before)  # writes the variable, too: it goes with the patch
+    mlflow.set_tracking_uri(before)  # also sets the variable, which the patch restores
 
 
 def test_a_comparison_is_a_run_with_a_run_per_tuner_and_seed_below_it(
@@ -146,7 +146,7 @@ def test_the_champions_load_from_the_registry_without_any_pickle(logged: Logged,
     for path in (p for p in files if "artifacts" in p.parts):
         text = path.read_bytes()
         assert b"cloudpickle" not in text, path
-        assert not text.startswith(b"\x80\x04"), path  # a pickle of protocol 4
+        assert not text.startswith(b"\x80\x04"), path  # the header of a pickle
         assert not text.startswith(b"\x80\x05"), path
 
 

@@ -1,4 +1,4 @@
-"""Tests `tilewright compare` on real tables and a real space: contract, determinism, mistakes."""
+"""Tests `tilewright compare` on recorded tables and a real schedule space."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_finished_runs_are_kept_and_not_repeated(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = (folder / RUNS).read_bytes().splitlines(keepends=True)
-    (tmp_path / RUNS).write_bytes(b"".join(lines[:-2]) + lines[-2][:40])  # torn by a crash
+    (tmp_path / RUNS).write_bytes(b"".join(lines[:-2]) + lines[-2][:40])  # cut off by a crash
     asked = []
     monkeypatch.setattr(
         "tilewright.evaluation.compare.workload_comparison.run_jobs",
@@ -128,7 +128,7 @@ def test_finished_runs_are_kept_and_not_repeated(
 
 
 class _Addresses(HTMLParser):
-    """Everything a page would load, and its text."""
+    """HTML parser that collects all addresses that a page loads, and its text."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -214,7 +214,7 @@ def test_a_mistake_gets_one_message_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with patch.dict(os.environ):  # the workspace of a command is in there afterwards
+    with patch.dict(os.environ):  # the command sets its workspace there
         result = CliRunner().invoke(app, ["compare", *arguments])
     assert isinstance(result.exception, TilewrightError), result.output
     assert message in str(result.exception)

@@ -1,4 +1,4 @@
-"""Runs `tilewright compare NETWORK` as a command: killed and repeated, one MLflow run above all."""
+"""Tests `tilewright compare NETWORK`: killed, repeated, and recorded below one MLflow run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_killed_sweep_goes_on_and_repeats_nothing(guest: Place) -> None:
     assert done.stdout.count("digits_cnn on vta-pynq, ml2tuner-published, seed 0: ") == 1
     assert {path: path.read_bytes() for path in kept} == kept
     for path, before in stored.items():
-        kept = before["trials"]  # what was measured stays
+        kept = before["trials"]  # measured trials are kept
         assert tables(path)["trials"][: len(kept)] == kept
 
     document = guest.json(f"out/{RECORD}")
@@ -69,7 +69,7 @@ def test_a_killed_sweep_goes_on_and_repeats_nothing(guest: Place) -> None:
     runs = {run["mlflow_run_id"] for run in document["runs"]}
     (sweep,) = {above[run] for run in runs}
     assert {run for run, parent in above.items() if parent == sweep} == runs
-    assert len(above) == 4 + 4  # and a run a workload below each
+    assert len(above) == 4 + 4  # each has one run per workload below it
     assert set(_mlflow(guest, "select distinct status from runs")) == {("FINISHED",)}
     ((note,),) = _mlflow(
         guest,
@@ -88,5 +88,5 @@ def test_a_killed_sweep_goes_on_and_repeats_nothing(guest: Place) -> None:
     assert again.returncode == 0, again.stderr
     assert "[3/3] digits_cnn on vta-pynq, random, seed 2: " in again.stderr
     added = {run: parent for run, parent in _mlflow(guest, parents) if run not in above}
-    assert len(added) == 2  # a run, and its workload's below it
+    assert len(added) == 2  # a run, and that of its workload
     assert sweep in added.values()

@@ -1,4 +1,4 @@
-"""Checks what the start page is told of a run that the command has tracked."""
+"""Checks the data that the start page shows for a run recorded in MLflow."""
 
 from __future__ import annotations
 

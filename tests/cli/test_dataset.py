@@ -27,7 +27,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """Where a bare build is, in the folder `bare`."""
+    """Return a place with a dataset in the folder `bare`, built without Prefect and MLflow."""
     place = Place(tmp_path_factory.mktemp("built"))
     done = place.run(*BUILD, "--out", "bare", "--bare")
     assert done.returncode == 0, done.stderr
@@ -48,7 +48,7 @@ def test_a_build_shows_in_prefect_and_equals_a_bare_one(guest: Place, bare: Plac
 
 
 def test_a_killed_build_goes_on_to_the_same_bytes(place: Place, bare: Place) -> None:
-    """640 rows are a file for each of some forty accelerators: it is killed after a few."""
+    """The 640 rows are in about forty files, one per accelerator. The kill comes after a few."""
     killed = place.fork(*BUILD, "--out", "killed", "--bare")
     folder = place.folder / "killed"
     deadline = time.monotonic() + 300

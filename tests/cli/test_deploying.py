@@ -1,4 +1,4 @@
-"""Tests `make deploy` and `make worker` with a real server: forms, a run, and automations."""
+"""Tests `make deploy` and `make worker` with a real server: forms, one run and automations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.nightly(seconds=7)
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "deployments"
-LIMIT_SECONDS = 600  # a machine that compiles and serves others meanwhile is slow
+LIMIT_SECONDS = 600  # generous: the machine may be busy compiling
 NIGHT = {"model": "digits_cnn", "layers": ["fc"], "tuner": "random", "trials": 1, "out": "night"}
 
 
@@ -44,7 +44,7 @@ def api(place: Place) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def deployed(place: Place) -> str:
-    """What `make deploy` says, done in the folder that workers are to work in."""
+    """Run `make deploy` in the folder in which the workers will work. Return its output."""
     done = warm.run(
         [str(FILES)], place.folder, place.environment, 600, module="tilewright.flows.deploy_all"
     )
@@ -133,7 +133,7 @@ def test_deploying_again_brings_automations_up_to_date(
     assert len(post(api, "/automations/filter")) == 1
 
 
-# -- automations, as the files have them, on events that are made up -----------------------------
+# -- the automations of the files, on invented events --------------------------------------------
 
 
 def applied(api: httpx.Client, file: str, **trigger: object) -> None:
@@ -153,7 +153,7 @@ def happened(api: httpx.Client, event: str, resource: str, *related: dict[str, s
 
 
 def test_a_run_that_falls_silent_is_marked_as_crashed(deployed: str, api: httpx.Client) -> None:
-    applied(api, "zombies.yaml", within=10)  # the least there is; nobody waits longer here
+    applied(api, "zombies.yaml", within=10)  # the minimum, to save time
     flow = post(api, "/flows/", name="tune_network")
     runs = [
         post(

@@ -1,4 +1,4 @@
-"""Tests the files in `deployments/`: forms that take what they are given, and refuse nonsense."""
+"""Tests the files in `deployments/`: their forms accept valid parameters and refuse others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def flow_of(name: str) -> Any:
 
 
 def schema_of(name: str) -> dict[str, Any]:
-    """The form, as the server has it."""
+    """Return the JSON schema of a deployment's form, as the server receives it."""
     result = flow_of(name).parameters.model_dump()
     return json.loads(json.dumps(result))
 
@@ -146,7 +146,7 @@ def test_every_form_of_long_work_asks_for_a_cluster(name: str) -> None:
 
 
 def test_the_ten_usual_fields_of_the_form_of_a_nightly_run_come_first() -> None:
-    """Prefect's pages order the fields by `position`."""
+    """Prefect's pages sort the fields by the key `position`."""
     shown = schema_of("tune_network/nightly")["properties"]
     fields = sorted(shown, key=lambda name: int(shown[name]["position"]))
     assert fields[:10] == [
@@ -162,7 +162,7 @@ def test_what_contradicts_itself_ends_a_run_with_a_sentence() -> None:
 
     ended = flat(TuningOptions)(lambda options: options.subject)
     assert ended(model="digits_cnn") == "digits_cnn"
-    # A network that is left at its default gives way to a workload.
+    # A workload overrides the network if the form has its default network.
     assert ended(workload="dense:n=1,c=16,o=16") == "dense:n=1,c=16,o=16"
     state = ended(model="digits_cnn", workload="dense:n=1,c=16,o=16")
     assert state.is_failed()

@@ -1,4 +1,4 @@
-"""Tests `tilewright diff` on folders of real runs: no worse, worse, and what cannot be compared."""
+"""Tests `tilewright diff`: runs that are no worse, worse, or not comparable."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tilewright.evaluation.diff import DiffError, diff_runs, read_side
 pytestmark = pytest.mark.slow(seconds=0.8)
 
 FEW = 2
-"""Trials of the runs that `tuned`, of forty, is compared with."""
+"""Number of trials per layer in the short runs, to which `tuned` with forty trials is compared."""
 
 
 @pytest.fixture(scope="session")
 def few(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """Make runs with few trials.
+    """Return a place with several runs of few trials.
 
-    `few` and `one` tune the same layers and one layer; `plain` has another epilogue, and `small`
-    another machine.
+    `few` tunes the layers of the fixture `tuned`, and `one` tunes a single layer. `plain` has
+    another epilogue and `small` another machine.
     """
 
     def tune(folder: Path) -> None:
@@ -121,11 +121,11 @@ def test_a_run_may_be_named_by_its_id_in_mlflow(tuned: Tuned, tmp_path: Path) ->
     assert "has no summary.json" in unknown.stderr
 
 
-# -- what the files say is what is judged ----------------------------------------------------------
+# -- comparing edited files ------------------------------------------------------------------------
 
 
 def edited(folder: Path, place: Path, change: Callable[[Any], object], name: str) -> Path:
-    """A copy of a folder, one of its documents changed."""
+    """Copy a run's folder and change one of its JSON documents."""
     shutil.copytree(folder, place)
     document = json.loads((place / name).read_text())
     change(document)
@@ -190,7 +190,7 @@ def test_another_simulator_or_compiler_is_named_and_is_no_reason(
 
 
 def test_intervals_that_overlap_are_no_worse(tuned: Tuned, tmp_path: Path) -> None:
-    """Where measuring does not repeat and no cycles are counted."""
+    """The target is noisy and counts no cycles."""
 
     def measured(low: float) -> Callable[[Any], None]:
         def change(summary: Any) -> None:
@@ -213,7 +213,7 @@ def test_intervals_that_overlap_are_no_worse(tuned: Tuned, tmp_path: Path) -> No
 
 
 def test_a_summary_without_a_version_reads_as_before(tuned: Tuned, tmp_path: Path) -> None:
-    """As 0.1 wrote it: `default_*` for `rule_*`, and `afresh` for `validation`."""
+    """Release 0.1 wrote `default_*` for `rule_*`, and `afresh` for `validation`."""
 
     def measured(key: str) -> Callable[[Any], None]:
         def change(summary: Any) -> None:
@@ -269,7 +269,7 @@ def test_a_torn_file_is_refused(tuned: Tuned, tmp_path: Path) -> None:
 
 
 def test_what_models_were_off_by_is_read_back_with_the_trials(tuned: Tuned, tmp_path: Path) -> None:
-    """A command that is repeated asks no model, and its summary still says how right they were."""
+    """A repeated command asks no model, but its summary still has the models' prediction errors."""
     shutil.copytree(tuned.out, tmp_path / "out")
     again = Place(tmp_path).run(*TUNE, "--bare", "--out", "out")
     assert again.returncode == 0, again.stderr

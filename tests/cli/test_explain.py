@@ -45,7 +45,7 @@ def test_every_workload_and_model_is_explained(explained: list[Explained], tuned
 
 
 def test_influences_are_shares_of_named_features(explained: list[Explained]) -> None:
-    # Everything is valid in this space: V has learned a constant.
+    # Every config is valid in this space, so Model V is a constant.
     assert {row.share for row in rank_features(explained, "V")} == {0.0}
     for role in "PA":
         rows = rank_features(explained, role)
@@ -147,7 +147,7 @@ def test_predictions_are_of_configs_never_tried_and_agree_with_the_simulator(
             for role in judged.pairs.keys() & {"P", "A"}:
                 assert set(judged.pairs[role][1].tolist()) <= simulated
         assert explanation.unseen.pairs["V"].shape[1] == min(96, space.size - explanation.trials)
-        # The models of the run are better than guessing one number for all.
+        # The models of the run are better than a constant prediction.
         predicted, truth = explanation.unseen.pairs["P"]
         assert rmse(np.stack([predicted, truth])) < 1.2 * truth.std()
         assert rank_correlation(predicted, truth) > 0.2
@@ -176,9 +176,10 @@ def test_it_prints_tables_and_writes_a_picture_and_a_page(tuned: Tuned, tmp_path
 def test_labels_of_axes_are_numbers_and_leave_room_for_each_other(
     explained: list[Explained],
 ) -> None:
-    """Axis labels are plain numbers, although a logarithmic axis would label ticks by formulas.
+    """Axis labels are plain numbers and do not overlap.
 
-    It does so for this network, whose cycles span one power of ten.
+    By default a logarithmic axis would label its ticks with formulas, because the cycles of this
+    network span only one power of ten.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -195,7 +196,7 @@ def test_labels_of_axes_are_numbers_and_leave_room_for_each_other(
 
 
 def test_other_trials_give_another_explanation(tuned: Tuned, tmp_path: Path) -> None:
-    """Nothing is read from elsewhere than the folder."""
+    """The explanation is computed from the folder's trials alone."""
     folder = tmp_path / "copy"
     shutil.copytree(tuned.out, folder)
     first = read_folder(folder).workloads[0]
@@ -247,7 +248,7 @@ def test_a_tuner_with_nothing_to_look_at_is_named(
 ) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(tuned.out, folder)
-    _edit(folder, "tuner", tuner)  # the same trials, by a tuner that has no use for them
+    _edit(folder, "tuner", tuner)  # a tuner that learns nothing from its trials
     _edit(folder, "tuner_options", options)
     result = CliRunner().invoke(app, ["explain", str(folder)])
     assert isinstance(result.exception, TilewrightError), result.output

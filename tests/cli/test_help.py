@@ -1,4 +1,4 @@
-"""Tests the help texts: groups, in an order that a newcomer needs, with nothing left out."""
+"""Tests the help texts: commands and options are grouped, ordered and complete."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TITLE = re.compile(r"^([A-Z][^\n]*):\n", re.MULTILINE)
 
 
 def _sections(*words: str) -> dict[str, str]:
-    """The parts of a help text, by title."""
+    """Return the sections of a help text by title."""
     shown = CliRunner().invoke(app, [*words, "--help"]).stdout
     _, *parts = TITLE.split(shown.partition("\n\n")[2])
     return dict(zip(parts[::2], parts[1::2], strict=True))

@@ -1,4 +1,4 @@
-"""Checks that a mistake in the input ends in one message with cause and next step, and no trace."""
+"""Checks that a wrong input gives one message with cause and next step, not a traceback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.cli.conftest import Place
 
 
 def _model(operator: str, shape: list[int | str]) -> Callable[[Path], None]:
-    """What writes `mine.onnx`, a model of one operator."""
+    """Return a function that writes `mine.onnx`, a model with a single operator."""
 
     def write(folder: Path) -> None:
         x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
@@ -77,7 +77,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
         f"{DIGITS} --bare --system-metrics", "which --bare switches off"
     ),
 }  # fmt: skip
-"""By name what follows `tilewright tune`, and a part of the message."""
+"""For each mistake, the arguments after `tilewright tune` and a part of the expected message."""
 PREPARED: dict[str, Callable[[Path], None]] = {
     "text_file": _file("notes.onnx", "this is no model"),
     "dynamic_shape": _model("Relu", ["N", 3, 8, 8]),
@@ -90,13 +90,13 @@ PREPARED: dict[str, Callable[[Path], None]] = {
     "file_in_the_way": _file("out", ""),
     "folder_as_model": lambda folder: (folder / "mine").mkdir(),
 }
-"""What is in the folder of the command."""
+"""For some mistakes, a function that prepares the working folder of the command."""
 LATE = {
     "text_file": pytest.mark.slow(seconds=8), "dynamic_shape": pytest.mark.slow(seconds=8),
     "unsupported_operator": pytest.mark.nightly(seconds=8),
     "mistyped_layer": pytest.mark.nightly(seconds=8),
 }  # fmt: skip
-"""Found out when the model is read, in a flow."""
+"""Marks for mistakes that are found late, when a flow reads the model."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Tests `tilewright model`: a trained model, its figures, its registration, its mistakes."""
+"""Tests `tilewright model`: training, evaluating, registering and fine-tuning a model."""
 
 from __future__ import annotations
 

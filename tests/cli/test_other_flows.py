@@ -1,4 +1,4 @@
-"""Tests the flows beside tuning that deployments run: what they write, and where."""
+"""Tests the deployed flows other than tuning: the files that they write, and where."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that commands run in `/`, read no stranger's settings, and show paths as given."""
+"""Checks that commands work in `/`, ignore files of the current folder, and show paths as typed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def left(folder: Path, program: str, **variables: str) -> object:
-    """What `program` makes of `found`, in a process that left `folder`."""
+    """Run code in a process that called `leave_working_folder`. Return its variable `found`."""
     script = (
         "import json, os\nfrom pathlib import Path\nfrom tilewright.core.working_folder import *\n"
         f"from tilewright.cli.paths import *\nleave_working_folder()\n{program}\n"
@@ -108,7 +108,7 @@ found = [[model_text(text) for text in models], [target_text(text) for text in t
 
 @pytest.mark.nightly(seconds=8)
 def test_files_and_folders_of_a_command_are_those_of_the_user(place: Place) -> None:
-    """A specification by its path, and the usual output directory."""
+    """The command reads a specification by relative path and writes the default directory."""
     folder = place.folder / "mine"
     folder.mkdir()
     preset = ROOT / "tilewright" / "targets" / "vta" / "presets" / "vta-pynq.json"

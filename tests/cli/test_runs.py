@@ -1,4 +1,4 @@
-"""Tests `tilewright runs` on runs that the command has made."""
+"""Tests `tilewright runs`: listing, showing and deleting runs."""
 
 from __future__ import annotations
 

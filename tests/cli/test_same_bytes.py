@@ -1,4 +1,4 @@
-"""Checks that the same command twice in one workspace writes the same bytes."""
+"""Checks that repeating a command in the same workspace writes identical bytes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import pytest
 from tests.cli.conftest import Place
 
 OF_A_RUN = re.compile(r'^ *"(begun|wall_seconds|\w+_run_id)": .*$', re.M)
-"""Lines of JSON that say when and where a run was."""
+"""Lines of JSON that differ between runs: times and run IDs."""
 OF_A_FOLDER = (".tune", "trials.sqlite")
-"""Files that say which folder it is; rows of equal databases may lie in other places."""
+"""Files that differ between folders: one identifies its folder, and equal databases may order their
+pages differently."""
 
 
 @pytest.mark.slow(seconds=13)
 def test_the_second_time_every_file_has_the_same_bytes(guest: Place) -> None:
-    """The first computes what the second finds in the cache."""
+    """The first command computes the results; the second one finds them in the cache."""
     command = ("tune", "digits_cnn", "--layers", "fc", "--tuner", "random", "--trials", "8")
     written = []
     for out in "first", "second":

@@ -1,4 +1,4 @@
-"""Tests `tilewright ui` and `serve`: real servers, one scheduled run."""
+"""Tests `tilewright ui` and `tilewright serve` with real servers and a scheduled run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tilewright.services.server_process import LOOPBACK, is_answering
 pytestmark = pytest.mark.nightly(seconds=30)
 
 ROOT = Path(__file__).parents[2]
-LIMIT_SECONDS = 900  # a machine that compiles and serves others meanwhile is slow
+LIMIT_SECONDS = 900  # generous: the machine may be busy compiling
 
 
 def post(url: str, document: object, headers: Mapping[str, str]) -> Any:
@@ -43,7 +43,7 @@ def post(url: str, document: object, headers: Mapping[str, str]) -> Any:
 
 
 def read_until(process: subprocess.Popen[str], text: str) -> str:
-    """Everything printed up to a line with `text`."""
+    """Read the output of a process up to a line that contains `text`."""
     assert process.stdout is not None
     seen = ""
     for line in process.stdout:
@@ -54,7 +54,7 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
 
 
 def printed_links(printed: str) -> dict[str, str]:
-    """The addresses of pages by what they show."""
+    """Return the printed addresses by the name of their page."""
     return dict(re.findall(r"^(\w+) +(http\S+)$", printed, re.MULTILINE))
 
 
@@ -96,7 +96,7 @@ def test_ui_shows_all_pages_on_loopback_until_ctrl_c(place: Place) -> None:
 
 
 def _use_the_printed_variables(place: Place, address: str) -> None:
-    """Prefect's own command reaches the server by what `ui --env` prints, and not without."""
+    """Check that Prefect's own command needs the variables printed by `ui --env` to log in."""
     done = place.script("ui", "--env")
     assert done.returncode == 0, done.stderr
     variables = dict(re.findall(r"^export (\w+)=(.*)$", done.stdout, re.MULTILINE))
@@ -118,7 +118,7 @@ def _use_the_printed_variables(place: Place, address: str) -> None:
 
 
 def _open_beside(place: Place, taken: set[int]) -> None:
-    """A second workspace whose ports are those of the first moves to others by itself."""
+    """Check that a second workspace with the same recorded ports chooses other ports."""
     other = Place(place.folder / "other")
     (other.folder / "home").mkdir(parents=True, mode=0o700)
     (other.folder / "home" / "pages.json").write_text(json.dumps(
@@ -147,8 +147,7 @@ def test_without_servers_there_are_no_variables_to_print(place: Place) -> None:
 def _open_in_a_browser(links: dict[str, str], password: str) -> None:
     """Open all pages, their scripts and the data that they request.
 
-    One link logs in to the start page and to MLflow; Prefect's page sends the password that was
-    typed into it.
+    One link logs in to the start page and to MLflow. Prefect's page sends the typed password.
     """
     with httpx.Client(timeout=ANSWER_SECONDS) as browser:
         opened = browser.get(links["Runs"])
@@ -179,7 +178,7 @@ def _open_in_a_browser(links: dict[str, str], password: str) -> None:
 
 @dataclass
 class Serving:
-    """A `tilewright serve` with a server of its own, and what it has printed so far."""
+    """A running `tilewright serve` with its own server, and its output so far."""
 
     place: Place
     process: subprocess.Popen[str]
@@ -191,7 +190,7 @@ class Serving:
         return self.place.login(self.api).credentials.headers
 
     def deployment(self) -> Any:
-        """The deployment, once it is registered."""
+        """Wait for the deployment to be registered, and return it."""
         deadline = time.monotonic() + LIMIT_SECONDS
         while not (result := post(f"{self.api}/deployments/filter", {}, self.headers)):
             assert time.monotonic() < deadline, "no deployment was registered"
@@ -206,7 +205,7 @@ class Serving:
         return str(post(create, asked, self.headers)["id"])
 
     def ended(self, ids: Collection[str] = ()) -> list[Any]:
-        """The runs that have ended: those of some IDs, or all."""
+        """Return the runs that have ended: all of them, or only those with the given IDs."""
         states = {"state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED"]}}}
         asked = {"flow_runs": states | ({"id": {"any_": list(ids)}} if ids else {})}
         result: list[Any] = post(f"{self.api}/flow_runs/filter", asked, self.headers)
@@ -286,7 +285,7 @@ def test_each_run_prints_one_line(serving: Serving) -> None:
 
 
 def _leave_the_root(serving: Serving) -> None:
-    """Runs on request whose results would go elsewhere, straight and through a link."""
+    """Check that runs cannot write outside the root folder, neither directly nor through a link."""
     place, api = serving.place, serving.api
     elsewhere = place.folder.with_name(f"{place.folder.name}-elsewhere")
     elsewhere.mkdir()

@@ -1,4 +1,4 @@
-"""Tests an installation without extras: what works, and what the other commands say."""
+"""Tests an installation without optional extras: commands work, or name the missing extra."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow(seconds=25)
 
 @pytest.fixture
 def tilewright(tmp_path: Path) -> _Installation:
-    """The command in a folder of its own, in processes that find no package of an extra."""
+    """Return a command that runs in its own folder and finds no package of an optional extra."""
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(HIDING.format(hidden=set(EXTRAS)))
@@ -42,7 +42,7 @@ class _Installation:
         self._env = os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run the command with its output as text."""
+        """Run the command and capture its output as text."""
         return subprocess.run(
             [sys.executable, "-m", "tilewright", *words], cwd=self.folder, env=self._env,
             capture_output=True, text=True, check=False, timeout=300,

@@ -208,7 +208,10 @@ def test_prefect_names_its_runs_and_shows_the_results(tuned: Tuned) -> None:
 
 
 def test_prefects_pages_can_list_all_tasks(tuned: Tuned) -> None:
-    """They cannot show a task that takes the result of a flow, nor others in the same list."""
+    """No task may take the result of a flow as an argument.
+
+    Prefect's page cannot show such a task, nor any other task in the same list.
+    """
     database = sqlite3.connect(tuned.place.folder / "home" / "prefect" / "prefect.db")
     kinds = {
         one["input_type"]
@@ -220,7 +223,7 @@ def test_prefects_pages_can_list_all_tasks(tuned: Tuned) -> None:
 
 
 def test_each_artifact_is_that_of_a_task(tuned: Tuned) -> None:
-    """Prefect's second interface asks for the task of each artifact, and fails without one."""
+    """Prefect's second interface asks for the task of each artifact and fails if there is none."""
     database = sqlite3.connect(tuned.place.folder / "home" / "prefect" / "prefect.db")
     shown = "select key, task_run_id is null from artifact where type != 'result'"
     assert {("mlflow-run", 0), ("trials", 0), ("layers", 0), ("summary", 0)} == set(
@@ -229,7 +232,7 @@ def test_each_artifact_is_that_of_a_task(tuned: Tuned) -> None:
 
 
 def test_prefects_graph_can_draw_the_names_of_runs(tuned: Tuned) -> None:
-    """Its font has letters and digits of ASCII only."""
+    """The font of Prefect's graph has only ASCII letters and digits."""
     database = sqlite3.connect(tuned.place.folder / "home" / "prefect" / "prefect.db")
     names = [name for (name,) in database.execute("select name from flow_run")]
     assert len(names) == 1 + len(LAYERS)
@@ -255,7 +258,7 @@ SHORT = ("tune", "digits_cnn", "--layers", ",".join(SHORT_LAYERS), "--tuner", "m
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory, prefect_server: Login) -> Place:
-    """A short command's run, in a place whose server tests may ask."""
+    """Return a place with a short run. Tests may query its server."""
     place = Place(tmp_path_factory.mktemp("elsewhere"), prefect_server)
     done = place.run(*SHORT, "--out", "other")
     assert done.returncode == 0, done.stderr
@@ -287,7 +290,7 @@ def test_repeating_the_command_measures_nothing_again(elsewhere: Place) -> None:
 
 
 WAIT_SECONDS = 30
-"""How much later the server writes down a task run, at most."""
+"""Maximum delay in seconds before Prefect's server stores a task run."""
 LAST_TASK = "artifacts of the network"
 
 
@@ -340,7 +343,7 @@ def test_a_repeated_command_shows_each_stage_of_each_layer_as_cached(elsewhere: 
 def test_a_killed_run_goes_on_where_it_was_also_in_a_folder_that_was_moved(
     tuned: Tuned, place: Place
 ) -> None:
-    """System metrics, which the killed command did not log, make it no other run."""
+    """The resumed command logs system metrics and the killed one did not. It is still one run."""
     victim = place.fork(*TUNE, "--out", "out")
     deadline = time.monotonic() + 300
     while victim.poll() is None and time.monotonic() < deadline:

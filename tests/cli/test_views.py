@@ -1,4 +1,4 @@
-"""Checks what people read: tables fit 80 columns, no name is cut, cycles come with milliseconds."""
+"""Tests printed tables: they fit 80 columns, cut off no name, and give cycles and milliseconds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PIPE = 0
 
 
 def command(*arguments: str, width: int = 80) -> str:
-    """What a command prints on a terminal so wide, or into a pipe."""
+    """Return the output of a command on a terminal of the given width, or in a pipe if it is 0."""
     terminal = {"TTY_COMPATIBLE": "1", "TERM": "dumb", "LINES": "50"}
     environment = {"COLUMNS": str(width or 40)} | (terminal if width else {})
     done = CliRunner(env=environment).invoke(app, arguments, catch_exceptions=False)
@@ -57,7 +57,7 @@ def lines_that_fit(text: str, width: int = 80) -> list[str]:
 
 
 class Ran:
-    """A finished run of two of ResNet-18's layers, and the events of it."""
+    """A finished run of two layers of ResNet-18, and its events."""
 
     def __init__(self, out: Path, **others: object) -> None:
         self.out = out
@@ -104,7 +104,7 @@ def test_no_figure_of_a_list_is_cut(listed: tuple[str, ...], width: int) -> None
     text, whole = command(*listed, width=width), command(*listed, width=PIPE)
     tables = [line for line in text.splitlines() if not line.startswith("'tilewright")]
     lines_that_fit("\n".join(tables), width or 200)
-    if listed != ("targets",):  # which drops columns of figures
+    if listed != ("targets",):  # `targets` drops columns if there is no room
         shown, known = (set(re.findall(r"\d+(?:,\d{3})+", item)) for item in (text, whole))
         assert shown == known
     if width == PIPE:
@@ -233,7 +233,7 @@ def test_without_cycles_there_is_time_alone(ran: Ran) -> None:
 
 @pytest.fixture(scope="module")
 def noisy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
-    """The same two layers on a target whose measurements differ, and that verifies nothing."""
+    """Yield a run of the same two layers on a noisy target without verification."""
     with registered(NoisyTarget(noise=0.02, shared=0.02)) as name:
         yield Ran(tmp_path_factory.mktemp("noisy") / "out", target=name, tuner="random", trials=16)
 
@@ -299,7 +299,7 @@ def test_pictures_of_a_noisy_run_name_what_they_are_held_against(noisy: Ran) -> 
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is under way is said after a twentieth of a second."""
+    """Report progress after 0.05 s instead of the usual delay."""
     monkeypatch.setattr(terminal, "FIRST_WORD", 0.05)
     monkeypatch.setattr(terminal, "QUIET", 0.05)
 

@@ -1,4 +1,4 @@
-"""Tests `tilewright vta …` and `enumerate` on a real program and on recorded tables."""
+"""Tests `tilewright vta …` and `tilewright enumerate` on a lowered program and recorded tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FILES = ("--insns", "p.insns", "--spec", "vta-pynq")
 
 @pytest.fixture
 def program(place: Place) -> tuple[Place, bytes, bytes]:
-    """A lowered convolution in files `p.insns` and `p.dram`."""
+    """Return a place with a lowered convolution in the files `p.insns` and `p.dram`."""
     workload = parse_workload("conv2d:n=1,c=32,h=8,w=8,o=32,k=3,s=1,p=1")
     baseline = baseline_of(workload, SPEC)
     tensors = random_tensors(workload, SPEC.machine, 0)

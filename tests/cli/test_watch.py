@@ -1,4 +1,4 @@
-"""Tests the regression watch: nights that change nothing, worse nights, and notifications."""
+"""Tests the regression watch of nightly runs: unchanged nights, worse nights and notifications."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Night:
 
 @pytest.fixture(scope="session")
 def nights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Night]:
-    """What each night of `NIGHTS` left with Prefect and MLflow."""
+    """Return the records of each night of `NIGHTS` in Prefect and MLflow."""
 
     def spend(folder: Path) -> None:
         with prefect_beside(folder / "prefect") as server:
@@ -173,7 +173,7 @@ def test_where_it_is_asked_for_a_worse_night_fails_and_its_results_stay(
 def test_a_worse_night_that_is_retried_is_held_against_the_night_before_it(
     nights: dict[str, Night],
 ) -> None:
-    """Retried, the run has the same results again. It is not compared with its first attempt."""
+    """The retried run has the same results. It must not be compared with its own first attempt."""
     retried = nights["retried"]
     assert retried.state == "Failed"
     assert retried.id != nights["worst"].id

@@ -1,6 +1,6 @@
-"""Simulates boards by the simulators of this process, behind a driver linked with the C runtime.
+"""Simulated boards: a driver that is linked with the C runtime calls the simulator of this process.
 
-The device can be told to hang, to answer late or never, and to err.
+A test can make the device hang, answer late, never answer, or compute wrong data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MEMORY_BYTES, BASE = 1 << 20, 4096
 
 
 def compiled_driver(folder: Path) -> Path:
-    """The driver's object file, in a folder that is made."""
+    """Compile the simulated driver in a new folder and return its object file."""
     copy_runtime(folder, VtaSpec.load("vta-pynq"))
     driver = folder / "driver_simulator.o"
     subprocess.run(
@@ -38,11 +38,11 @@ def compiled_driver(folder: Path) -> Path:
 
 
 class SimulatedBoard:
-    """A device with memory in a folder of its own.
+    """A simulated board whose device memory is a file in its own folder.
 
-    `faults` are what its next programs meet: "" (none), "time-out" (the driver says so), "hang" (it
-    never answers), "wrong" (one byte of memory differs). Use as a context manager. `reset_command`
-    counts resets in a file.
+    Use it as a context manager. Each entry of `faults` applies to one of the next programs: "" (no
+    fault), "time-out" (the driver reports it), "hang" (the device never answers) or "wrong" (one
+    byte of memory is changed). `reset_command` counts the resets in a file.
     """
 
     def __init__(self, folder: Path, spec: VtaSpec) -> None:
@@ -107,7 +107,7 @@ class SimulatedBoard:
             words = words_of(view[at : at + count * 16])
             before = np.frombuffer(view[:], np.uint8)
             after = simulate(Program(words, before, BASE), self.spec).dram.copy()
-            if fault == "wrong":  # what the stream wrote
+            if fault == "wrong":  # change a byte that the stream wrote
                 after[np.flatnonzero(after != before)[:3]] ^= 1
             view[:] = after.tobytes()
         return simulate_program(words, self.spec, address).total

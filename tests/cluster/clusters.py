@@ -1,4 +1,4 @@
-"""Starts Dask's scheduler and workers as processes of this machine, as an operator does."""
+"""Starts a Dask scheduler and workers as processes of this machine, as an operator would."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ WORKER = ("-m", "distributed.cli.dask_worker")
 
 
 class DaskCluster:
-    """A scheduler with workers that come and go, by name, with keys of their own.
+    """A Dask scheduler with named workers that can be started and killed, and with its own keys.
 
-    Use as a context manager, in which this process has the settings of a command. Workers know the
-    kind of target of `faulty`.
+    Use it as a context manager. Inside it, this process has the Dask settings of a command. Workers
+    also know the target family of `faulty`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,7 +58,7 @@ class DaskCluster:
             self.kill(name)
 
     def scheduler(self) -> psutil.Process:
-        """`dask scheduler`, once it is ready."""
+        """Start `dask scheduler` and wait until it is ready."""
         process = self.run(
             "scheduler", *SCHEDULER, "--protocol", "tls", "--host", "127.0.0.1", "--port",
             str(self.port), "--dashboard-address", "127.0.0.1:0",
@@ -69,7 +69,10 @@ class DaskCluster:
     def worker(
         self, name: str, *arguments: str, path: Path | None = None, ready: str = "Registered to:"
     ) -> psutil.Process:
-        """`dask worker` of one thread, once it is ready; packages below `path` come first."""
+        """Start `dask worker` with one thread and wait until it is ready.
+
+        Packages below `path` precede others on the worker's module path.
+        """
         process = self.run(
             name, *WORKER, self.address, "--protocol", "tls", "--host", "127.0.0.1",
             "--dashboard-address", "127.0.0.1:0", "--nworkers", "1", "--nthreads", "1",
@@ -83,7 +86,7 @@ class DaskCluster:
         self, name: str, *arguments: str, more: Mapping[str, str] | None = None,
         path: Path | None = None,
     ) -> subprocess.Popen[bytes]:  # fmt: skip
-        """Start `python …` in the background with the cluster's settings; output goes to a file."""
+        """Start `python …` in the background with the cluster's settings, and log its output."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith((*OURS, "DASK_"))}
         result = os.pathsep.join(map(str, filter(None, (path, ROOT, self.folder / "plugin"))))
         with (self.folder / f"{name}.log").open("wb") as log:
@@ -97,7 +100,7 @@ class DaskCluster:
         return process
 
     def kill(self, name: str) -> None:
-        """End a process with all that it started, at once."""
+        """Kill a process and all its children with SIGKILL."""
         process = self.processes[name]
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -107,7 +110,7 @@ class DaskCluster:
         return (self.folder / f"{name}.log").read_text()
 
     def wait_for(self, name: str, text: str) -> None:
-        """Wait until a process has written a text."""
+        """Wait until the output of a process contains a text."""
         end = time.monotonic() + LIMIT_SECONDS
         while text not in self.said(name):
             assert time.monotonic() < end, self.said(name)
@@ -115,13 +118,13 @@ class DaskCluster:
             time.sleep(0.05)
 
     def client(self) -> distributed.Client:
-        """A connection beside that of commands."""
+        """Open a connection to the scheduler that is separate from those of commands."""
         return distributed.Client(
             self.address, security=connection.dask_security("client"), set_as_default=False
         )
 
     def wait_until_busy(self, workers: int = 1) -> None:
-        """Wait until so many workers have a call in hand."""
+        """Wait until at least `workers` workers are processing a call."""
         end = time.monotonic() + LIMIT_SECONDS
         with self.client() as client:
             while sum(map(bool, client.processing().values())) < workers:
@@ -130,14 +133,17 @@ class DaskCluster:
 
 
 def settings_of(keys: Path) -> dict[str, str]:
-    """The variables that `tilewright cluster keys` prints."""
+    """Return the environment variables that `tilewright cluster keys` prints."""
     lines = [line for line in dask_settings(keys).splitlines() if line.startswith("export ")]
     pairs = (line.removeprefix("export ").partition("=") for line in lines)
     return {name: value for name, _, value in pairs}
 
 
 def client_settings(keys: Path) -> dask.config.set:
-    """The settings of a command, for this process: Dask reads variables at its import only."""
+    """Return the Dask settings of a command for this process.
+
+    Setting environment variables would be too late, because Dask reads them when it is imported.
+    """
     tls = "distributed.comm.tls."
     return dask.config.set(
         {
@@ -150,7 +156,7 @@ def client_settings(keys: Path) -> dask.config.set:
 
 
 def package(folder: Path, name: str, version: str, entry: str = "") -> Path:
-    """What pip writes down of a package, in a folder; returns the folder."""
+    """Write the metadata that pip would store for an installed package. Return the folder."""
     about = folder / f"{name}-{version}.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")

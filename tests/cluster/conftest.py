@@ -1,4 +1,4 @@
-"""Provides the finished run of the command's tests, for those of its runs on a cluster."""
+"""Makes the finished run of the command-line tests available to the cluster tests."""
 
 from tests.cli.conftest import tuned
 

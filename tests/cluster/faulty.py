@@ -1,4 +1,4 @@
-"""Offers `targets.fault_injection` as a kind of target, as a package does by an entry point."""
+"""Registers `targets.fault_injection` as a target family, as a plugin package would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests what runs beside a board: the C runtime with a limit and resets, on a simulated device."""
+"""Tests the process beside a board, which runs the C runtime with a time limit and resets."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def one(driver: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[One]:
-    """The runtime is built once."""
+    """Yield a simulated board with a built runtime, which is built only once."""
     folder = tmp_path_factory.mktemp("one")
     (folder / "bench").mkdir()
     with (
@@ -81,7 +81,7 @@ def bench(one: One) -> BoardBench:
 
 
 def _measured(bench: BoardBench, workload: Workload, count: int) -> tuple[Lowered, Measurements]:
-    """The first programs of a workload, on the board."""
+    """Lower the first valid programs of a workload and measure them on the board."""
     target = VtaTarget(PYNQ)
     space = target.space(workload)
     configs = space.unravel(np.random.default_rng(0).integers(0, space.size, 40 * count))
@@ -99,7 +99,7 @@ def test_a_board_measures_what_the_simulator_does(bench: BoardBench, name: str) 
     lowered, measured = _measured(bench, WORKLOADS[name], 2)
     assert measured.status.tolist() == ["valid"] * len(lowered), measured.reason
     simulated = VtaTarget(PYNQ).measure(lowered)
-    # where a program lies in memory decides which of its bursts cross a page
+    # not equal: the address of a program decides which of its bursts cross a page
     np.testing.assert_allclose(measured.cycles, simulated.cycles, rtol=0.1)
     np.testing.assert_allclose(measured.seconds, measured.cycles / 100e6)
     assert measured.repeats is not None
@@ -113,7 +113,7 @@ def test_a_board_measures_what_the_simulator_does(bench: BoardBench, name: str) 
 def test_each_fault_costs_its_program_and_is_reset(
     bench: BoardBench, board: SimulatedBoard
 ) -> None:
-    """Each program runs twice; a fault in the first run spares the second stream."""
+    """Each program runs twice. After a fault in its first run, the second run is skipped."""
     resets = board.resets
     board.faults.extend(["", "", "time-out", "", "", "wrong", "wrong", "hang"])
     _, measured = _measured(bench, DENSE, 6)

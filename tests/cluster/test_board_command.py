@@ -1,6 +1,6 @@
 """Tests `tilewright board serve` and `tune --target board:NAME`.
 
-There are two boards of different speed that err now and then.
+Two simulated boards of different speed take part; both fail now and then.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ SPECS = {
 
 @dataclass(frozen=True)
 class Boards:
-    """A worker beside each board, by name."""
+    """Simulated boards by name. Each has its own worker."""
 
     cluster: DaskCluster
     boards: dict[str, SimulatedBoard]
     driver: Path
 
     def serve(self, name: str, **more: str) -> subprocess.Popen[bytes]:
-        """`tilewright board serve`, once it is ready."""
+        """Start `tilewright board serve` and wait until it is ready."""
         cluster, board = self.cluster, self.boards[name]
         (file := cluster.folder / f"{name}.json").write_text(
             board.spec.model_dump_json(by_alias=True, exclude={"source"}, exclude_none=True)
@@ -86,7 +86,10 @@ WAIT_SECONDS = 30
 
 
 def _takes_turns(server: Login) -> None:
-    """Tasks that measure on a board have its tag, which lets one at a time run; no others do."""
+    """Check that exactly the tasks that measure on a board have its tag.
+
+    The tag limits them to one at a time.
+    """
 
     def ask(path: str, **asked: object) -> list[dict[str, Any]]:
         result: list[dict[str, Any]] = post(
@@ -96,7 +99,7 @@ def _takes_turns(server: Login) -> None:
 
     tagged = {"tags": {"all_": ["board:slow"]}}
     names: set[str] = set()
-    deadline = time.monotonic() + WAIT_SECONDS  # the server writes down task runs a little later
+    deadline = time.monotonic() + WAIT_SECONDS  # the server stores task runs with a delay
     while not any(name.endswith(": verify") for name in names) and time.monotonic() < deadline:
         names = {item["name"] for item in ask("task_runs/filter", task_runs=tagged)}
     rounds = [name for name in names if "round" in name]
@@ -110,7 +113,7 @@ def _takes_turns(server: Login) -> None:
 def test_each_board_is_tuned_by_what_it_measures(
     tmp_path: Path, prefect_server: Login, boards: Boards
 ) -> None:
-    """The slow one with Prefect and MLflow."""
+    """The slow board is tuned with Prefect and MLflow, the fast one without."""
     place, address = Place(tmp_path, prefect_server), boards.cluster.address
     keys = settings_of(boards.cluster.keys)
     # the baselines come first, two of them
@@ -154,7 +157,7 @@ def test_each_board_is_tuned_by_what_it_measures(
 def test_a_worker_beside_a_board_may_be_started_again(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, boards: Boards
 ) -> None:
-    """What it had in hand is measured again; the others' trials are there."""
+    """Only the batch that the killed worker was measuring is measured again."""
     folder = tmp_path_factory.mktemp("third")
     with SimulatedBoard(folder / "board", SPECS["fast"]) as board:
         boards.boards["third"] = board
@@ -251,7 +254,7 @@ def test_two_boards_of_one_name_are_refused(boards: Boards) -> None:
 def test_the_end_of_a_worker_leaves_nothing_behind(
     tmp_path: Path, boards: Boards, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither its folder nor the program that it runs, which never ends."""
+    """The worker removes its folder and ends its program, which would otherwise never end."""
     monkeypatch.setattr(connection, "WORKER_SECONDS", 1.0)
     (temporary := tmp_path / "tmp").mkdir()
     with SimulatedBoard(tmp_path / "board", SPECS["fast"]) as board:
@@ -276,7 +279,7 @@ def test_the_end_of_a_worker_leaves_nothing_behind(
 
 
 def _measured(boards: Boards) -> None:
-    """A program, on a board that is about to go."""
+    """Try to measure a program on a board whose worker is about to end."""
     target = board_on(boards.cluster.address, "third", "extended")
     space = target.space(DENSE)
     lowered = target.lower(DENSE, space.unravel(np.arange(space.size)))

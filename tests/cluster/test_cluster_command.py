@@ -1,4 +1,4 @@
-"""Checks that commands with `--cluster` leave the results of one machine."""
+"""Checks that commands with `--cluster` give the same results as on one machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOCAL = ("--cluster", "local:2")
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
-    """Two workers, one of which has two threads."""
+    """Yield a cluster of two workers, one of which has two threads."""
     with DaskCluster(tmp_path_factory.mktemp("cluster")) as cluster:
         cluster.worker("one")
         cluster.worker("two", "--nthreads", "2")
@@ -30,7 +30,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
 
 
 def same_trials(ours: Path, theirs: Path) -> None:
-    """The trials and the schedules of two output directories, in the same order."""
+    """Check that two output directories have the same trials and schedules in the same order."""
     trials = [pd.read_parquet(out / "trials.parquet") for out in (ours, theirs)]
     pd.testing.assert_frame_equal(*trials)
     schedules = [json.loads((out / "schedules.json").read_text()) for out in (ours, theirs)]
@@ -41,7 +41,7 @@ def same_trials(ours: Path, theirs: Path) -> None:
 def test_a_tracked_run_has_the_trials_of_one_machine(
     tmp_path: Path, prefect_server: Login, cluster: DaskCluster, tuned: Tuned
 ) -> None:
-    """Bare runs are compared below, and by the page's own commands."""
+    """This run uses Prefect and MLflow. Other tests compare runs with `--bare`."""
     place = Place(tmp_path, prefect_server)
     started = place.fork(
         *TUNE, "--out", "out", "--cluster", cluster.address, **settings_of(cluster.keys)
@@ -53,7 +53,7 @@ def test_a_tracked_run_has_the_trials_of_one_machine(
 
 @pytest.mark.slow(seconds=6)
 def test_processes_of_this_machine_make_the_trials_of_one(tmp_path: Path, tuned: Tuned) -> None:
-    """`--workers 2` is short for `--cluster local:2`."""
+    """`--workers 2` is an abbreviation of `--cluster local:2`."""
     place = Place(tmp_path)
     for number, arguments in enumerate((LOCAL, ("--workers", "2"))):
         done = place.run(*TUNE, "--out", str(number), "--bare", *arguments)
@@ -103,7 +103,7 @@ def test_the_rows_of_a_dataset_are_those_of_one_machine(tmp_path: Path) -> None:
 
 
 def _runs(folder: Path) -> list[dict[str, Any]]:
-    """The runs of a comparison without their seconds."""
+    """Return the runs of a comparison without their times."""
     runs: list[dict[str, Any]] = json.loads((folder / "comparison.json").read_text())["runs"]
     return [{key: value for key, value in run.items() if "seconds" not in key} for run in runs]
 

@@ -1,4 +1,4 @@
-"""Runs the first commands of docs/guides/cluster.md as they stand there, but for the port."""
+"""Runs the first commands of docs/guides/cluster.md unchanged, except for the port."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.sharing import OURS, free_port
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """With `tilewright` of these sources before the installed one."""
+    """Return an environment in which `tilewright` is this checkout, not the installed package."""
     (binary := folder / "bin").mkdir()
     (script := binary / "tilewright").write_text(
         f'#!/bin/sh\nexec {sys.executable} -P -m tilewright "$@"\n'
@@ -30,7 +30,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 @pytest.mark.nightly(seconds=30)
 def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
-    """A local cluster, commands that share a run, and a scheduler and workers with their keys."""
+    """The page starts a local cluster, two commands that share a run, and a cluster with keys."""
     local, shared, start, run, *_ = blocks(ROOT / "docs" / "guides" / "cluster.md")
     port = str(free_port())
     text = f"{local.text}\n{shared.text}\n{start.text}\n{run.text}".replace("8786", port)

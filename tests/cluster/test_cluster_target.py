@@ -1,4 +1,4 @@
-"""Checks that a target on a cluster gives what it gives here, whatever happens to the workers."""
+"""Checks that a target on a cluster gives local results, even if workers die or restart."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow(seconds=2)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
-    """Two workers that nobody kills."""
+    """Yield a cluster of two workers, which no test kills."""
     with DaskCluster(tmp_path_factory.mktemp("cluster")) as cluster:
         cluster.worker("one")
         cluster.worker("two")
@@ -61,7 +61,7 @@ def test_a_batch_is_lowered_and_measured_as_here(cluster: DaskCluster, space: st
     away = on_cluster(here, "vta-pynq", space, 0, cluster.address)
     size = here.space(CONV).size
     configs = here.space(CONV).unravel(np.linspace(0, size - 1, 24).astype(np.int64))
-    for _ in range(2):  # at first nobody knows how long a row takes
+    for _ in range(2):  # the first call only learns the time per row
         ours, theirs = away.lower(CONV, configs), here.lower(CONV, configs)
         _same_lowered(ours, theirs)
         assert not ours.ok.all()
@@ -81,7 +81,7 @@ def test_a_batch_is_lowered_and_measured_as_here(cluster: DaskCluster, space: st
 
 
 def test_a_long_batch_goes_to_all_workers(cluster: DaskCluster) -> None:
-    """Each worker measures two of four rows that take half a second."""
+    """Four rows take half a second each, and each worker measures two of them."""
     faults = dict.fromkeys(range(4), "late")
     here = FaultyTarget(faults, 0.5)  # type: ignore[arg-type]
     away = _faulty(here, {"faults": _text(faults), "late_seconds": 0.5}, cluster)
@@ -150,7 +150,7 @@ def test_a_worker_with_another_version_is_refused(tmp_path: Path) -> None:
 
 
 def _answer(**changes: Any) -> str:
-    """Why a worker refuses a call that no command of ours makes."""
+    """Return a worker's reason for refusing a call with changed arguments."""
     here = make_target("vta-pynq")
     call: dict[str, Any] = {
         "target": ClusterTarget(here, recipe_of(here, "vta-pynq", "extended"), "").specification,
@@ -176,11 +176,11 @@ def test_what_is_no_call_is_a_sentence() -> None:
         assert said in _answer(**changes)
 
 
-# -- workers and schedulers that come and go ---------------------------------------------------
+# -- workers and schedulers that start and stop ------------------------------------------------
 
 
 def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
-    """A batch that takes long goes to both; one is killed at it, the other does that again."""
+    """Both workers measure a part of a long batch. If one is killed, the other repeats its part."""
     faults = dict.fromkeys(range(8), "late")
     here = FaultyTarget(faults, 0.5)  # type: ignore[arg-type]
     configs = here.space(CONV).unravel(np.arange(8))
@@ -208,7 +208,7 @@ def test_without_a_worker_the_run_ends_with_a_sentence(
     configs = here.space(CONV).unravel(np.arange(2))
     with DaskCluster(tmp_path) as own:
         away = on_cluster(here, "vta-pynq", "extended", 0, own.address)
-        for _ in range(2):  # there was no worker yet; it is gone
+        for _ in range(2):  # first there is no worker yet, later it is gone
             with pytest.raises(
                 ClusterError,
                 match=r"has had no worker for 3 s; .* resume from the recorded measurements",
@@ -220,7 +220,7 @@ def test_without_a_worker_the_run_ends_with_a_sentence(
 
 
 def test_a_restarted_scheduler_loses_nothing(tmp_path: Path) -> None:
-    """A call in hand is made again once scheduler and worker are there again."""
+    """A call in progress is repeated as soon as scheduler and worker are back."""
     faults = dict.fromkeys(range(4), "late")
     here = FaultyTarget(faults, 1.0)  # type: ignore[arg-type]
     configs = here.space(CONV).unravel(np.arange(4))

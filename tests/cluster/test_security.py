@@ -1,4 +1,4 @@
-"""Tests who gets into a cluster: holders of a key, and nobody else, on loopback either."""
+"""Tests access to a cluster: only holders of a key get an answer, also on loopback."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
 
 @pytest.fixture(scope="module")
 def addresses(cluster: DaskCluster) -> list[str]:
-    """The addresses of the scheduler and of the worker."""
+    """Return the addresses of the scheduler and of the worker."""
     with cluster.client() as client:
         return [cluster.address, *client.scheduler_info()["workers"]]
 
 
 def _answer(address: str, **arguments: Any) -> str:
-    """What a node answers to the call that needs least; an empty text if it hangs up."""
+    """Return a node's answer to the simplest request, or "" if it closes the connection."""
 
     async def ask() -> str:
         comm = await connect_to(address, timeout=5, **arguments)
@@ -78,7 +78,7 @@ def test_nobody_else_is_answered(
 ) -> None:
     """Neither the scheduler nor a worker answers a stranger.
 
-    Strangers come without a certificate, with one of another authority, or without TLS.
+    The stranger has no certificate, or one of another authority, or does not use TLS.
     """
     make_keys(other := tmp_path / "other")
     nothing = _context(cluster.keys / AUTHORITY, None)
@@ -91,7 +91,7 @@ def test_nobody_else_is_answered(
 
 @pytest.mark.slow(seconds=3)
 def test_the_key_of_a_command_opens_no_port(cluster: DaskCluster) -> None:
-    """Its holder cannot pose as a scheduler: commands refuse the certificate."""
+    """The holder of a command's key cannot pose as a scheduler: commands refuse its certificate."""
 
     async def pose() -> str:
         server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -120,7 +120,7 @@ def test_everything_listens_on_loopback_alone(cluster: DaskCluster) -> None:
 
 @pytest.mark.slow(seconds=8)
 def test_processes_of_this_machine_have_keys_of_their_own() -> None:
-    """`local:N` listens on loopback, and takes a certificate that is in memory alone."""
+    """`local:N` listens on loopback and uses a certificate that exists only in memory."""
     cluster = Cluster("local:1")
     try:
         assert cluster._local is not None
@@ -155,7 +155,7 @@ def test_keys_are_for_their_user_alone(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as another user")
 def test_another_user_of_the_machine_reads_no_key(tmp_path: Path) -> None:
     make_keys(keys := tmp_path / "keys")
-    for folder in (tmp_path, *tmp_path.parents):  # as homes that others may look into
+    for folder in (tmp_path, *tmp_path.parents):  # like home folders that others may read
         if folder.stat().st_mode & 0o005 != 0o005:
             folder.chmod(folder.stat().st_mode | 0o005)
 
@@ -171,7 +171,7 @@ def test_another_user_of_the_machine_reads_no_key(tmp_path: Path) -> None:
 
 @pytest.mark.slow(seconds=2)
 def test_the_command_prints_settings_that_dask_takes(tmp_path: Path, cluster: DaskCluster) -> None:
-    """The scheduler and the worker of the fixture run with these settings."""
+    """The scheduler and the worker of the fixture already run with the printed settings."""
     for again in False, True:
         made = cluster.run(f"keys-{again}", *COMMAND, "cluster", "keys", str(tmp_path / "new"))
         assert made.wait(60) == (2 if again else 0)
@@ -182,7 +182,7 @@ def test_the_command_prints_settings_that_dask_takes(tmp_path: Path, cluster: Da
     assert "a folder that does not exist yet" in cluster.said("keys-True")
 
 
-# -- what is wrong is one sentence -------------------------------------------------------------
+# -- errors give one sentence ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_keys_of_another_cluster_are_one_sentence(
 def test_a_command_with_a_foreign_certificate_is_one_sentence(
     cluster: DaskCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It trusts the scheduler, and the scheduler does not trust it."""
+    """The command trusts the scheduler, but the scheduler does not trust the command."""
     make_keys(other := tmp_path / "other")
     monkeypatch.setattr("tilewright.targets.cluster.connection.REACH_SECONDS", 2.0)
     foreign = {

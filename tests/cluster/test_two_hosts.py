@@ -1,4 +1,4 @@
-"""Checks a cluster on two hosts, which are network namespaces of this machine."""
+"""Tests a cluster of two hosts, simulated by network namespaces of this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ client = distributed.Client(sys.argv[1])
 while not any(calls and sys.argv[2] in worker for worker, calls in client.processing().items()):
     pass
 """
-"""Waits until the worker on a host has a call in hand."""
+"""Program that waits until the worker on a host is processing a call."""
 
 
 def _has_namespaces() -> bool:
@@ -36,7 +36,10 @@ def _has_namespaces() -> bool:
 @pytest.mark.nightly(seconds=25)
 @pytest.mark.skipif(not _has_namespaces(), reason="needs root and network namespaces")
 def test_a_host_lost_in_the_middle_changes_no_trial(tmp_path: Path, tuned: Tuned) -> None:
-    """The scheduler, the command and a worker are on one host, another worker on the second one."""
+    """Scheduler, command and one worker are on the first host. The second host is lost.
+
+    The second host has the other worker.
+    """
     with Hosts() as hosts, DaskOnHosts(hosts, tmp_path) as dask:
         command = subprocess.Popen(
             hosts.command_on(

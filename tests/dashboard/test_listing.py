@@ -1,6 +1,6 @@
-"""Tests what the start page lists, and what the deletion of a run leaves.
+"""Tests the list of runs on the start page, and the deletion of a run.
 
-The runs have ended, belong to another process, have died, or failed in Prefect.
+The runs are finished, active in another process, dead, or failed in Prefect.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TRIALS = 8
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two runs, the second with another tuner's trials, too."""
+    """Return a folder with two runs. The second one's folder also has another tuner's trials."""
     start = tmp_path_factory.mktemp("listed")
     options = {"model": "digits_cnn", "layers": ["conv2", "fc"], "trials": TRIALS, "batch": 4}
     tune_bare(**options, tuner="random", out=str(start / "tuned" / "one"))
@@ -55,7 +55,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def start(tuned: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
+    """Return a copy of the folder with two runs."""
     return Path(shutil.copytree(tuned, tmp_path / "start"))
 
 
@@ -73,7 +73,7 @@ def row_of(known: KnownRuns, **wanted: object) -> dict[str, Any]:
 
 
 def died(out: Path, trials: int = 4) -> None:
-    """Leave of a run what it had after some trials."""
+    """Change a finished run to one that was killed after some trials."""
     (out / "summary.json").unlink()
     rows(out, "update trials set rejected = 'later' where id > ?", trials)
 
@@ -107,9 +107,7 @@ def _folder(known: KnownRuns, row: dict[str, Any]) -> Path:
 
 
 def test_a_run_converges_to_what_its_summary_says(known: KnownRuns) -> None:
-    row = row_of(
-        known, tuner="random"
-    )  # the schedules of the other run are those of an earlier one
+    row = row_of(known, tuner="random")  # the other folder may keep schedules of an earlier run
     (result,) = curves(known, [row["id"], row["id"], "another"]).values()
     assert isinstance(result, dict)
     assert result["trials"] == result["of"] == 2 * TRIALS
@@ -228,7 +226,7 @@ def test_an_empty_workspace_has_no_runs(tmp_path: Path) -> None:
         known.find("another")
 
 
-# -- MLflow's ------------------------------------------------------------------------------------
+# -- runs in MLflow ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -242,7 +240,7 @@ def client(known: KnownRuns) -> MlflowClient:
 
 
 def track(client: MlflowClient, out: Path, **params: object) -> str:
-    """A run as `tilewright tune` begins it."""
+    """Start an MLflow run as `tilewright tune` does. Return its ID."""
     tags = {QUESTION_TAG: "q", FOLDER_TAG: str(out), "prefect_flow_run_id": "f-1"}
     run = client.create_run(client.get_experiment_by_name(EXPERIMENT).experiment_id, tags=tags)
     held = json.loads((out / "run.json").read_text())
@@ -265,20 +263,20 @@ def test_a_tracked_run_is_listed_once_from_its_beginning_to_its_end(
         assert f"/runs/{run_id}" in row["mlflow"]
         assert row["prefect"].endswith("/runs/flow-run/f-1")
         assert _trials(known, row) == 4
-    assert row_of(known, tuner="random")["state"] == "stopped"  # MLflow was not told
-    shutil.copytree(start / "tuned" / "two", out, dirs_exist_ok=True)  # used anew by now
+    assert row_of(known, tuner="random")["state"] == "stopped"  # MLflow was not informed of the end
+    shutil.copytree(start / "tuned" / "two", out, dirs_exist_ok=True)  # a new run uses it now
     for name in "summary.json", "schedules.json", "trials.parquet":
         client.log_artifact(run_id, str(out / name))
-    # as version 0.2 logged them, whose gain was over the fallback
+    # metrics as version 0.2 logged them; its gain was relative to the fallback
     for name, value in {"tuned_ms": 0.5, "fallback_ms": 2.0, "baseline_ms": 1, "gain": 4}.items():
         client.log_metric(run_id, name, value)
     client.set_terminated(run_id)
     row = row_of(known, id=run_id)
     assert (row["state"], row["rule_ms"], row["tuned_ms"]) == ("finished", 1.0, 0.5)
     assert (row["gain"], row["gain_over_fallback"]) == (2.0, 4.0)
-    assert _trials(known, row) == 2 * TRIALS  # of its artifacts
+    assert _trials(known, row) == 2 * TRIALS  # read from its artifacts
     client.delete_run(run_id)
-    known._tracked._all._due = 0.0  # not only after so many seconds
+    known._tracked._all._due = 0.0  # refresh at once, not after the usual delay
     assert run_id not in {run.id for run in known.runs()}
 
 
@@ -320,7 +318,7 @@ def test_a_run_whose_directory_is_gone_says_so(
 
 
 def finished_by(out: Path, run_id: str) -> None:
-    """Let an output directory hold the results of a tracked run."""
+    """Record in an output directory that its results belong to an MLflow run."""
     summary = json.loads((out / "summary.json").read_text())
     (out / "summary.json").write_text(json.dumps(summary | {"mlflow_run_id": run_id}))
 
@@ -372,7 +370,7 @@ def test_trials_stay_until_the_last_run_that_used_them_is_deleted(
 def test_a_forged_record_deletes_no_other_directory(
     known: KnownRuns, client: MlflowClient, start: Path, named: str
 ) -> None:
-    """The tag with the output directory is what somebody else wrote into MLflow."""
+    """Somebody else may have written the tag with the output directory into MLflow."""
     victim = start.parent / "victim"
     shutil.copytree(start / "tuned" / "one", victim)
     (start / "link").symlink_to(victim)
@@ -405,11 +403,11 @@ def test_a_run_in_progress_is_not_deleted(known: KnownRuns, start: Path) -> None
     assert (out / "run.json").exists()
 
 
-# -- Prefect's -----------------------------------------------------------------------------------
+# -- runs in Prefect -----------------------------------------------------------------------------
 
 
 def _failed_in_prefect(login: Login, message: str, **parameters: object) -> str:
-    """A flow run as Prefect keeps it of a night that failed before its first trial."""
+    """Create a Prefect flow run that failed before its first trial. Return its ID."""
     headers = login.credentials.headers
     flow = post(f"{login.api_url}/flows/", {"name": "tune_network"}, headers)
     asked = {
@@ -449,7 +447,7 @@ def test_a_tracked_run_has_the_state_of_its_flow_run_and_its_message(
 
 
 def test_a_deletion_waits_for_a_busy_database(free_server: tuple[str, list[int]]) -> None:
-    """Prefect's server answers 503 while another process writes to its SQLite file."""
+    """Prefect's server answers with status 503 while another process writes to its SQLite file."""
     address, statuses = free_server
     statuses += [503, 503, 200, 503, 204]
     FlowRuns(address).delete("f-1")
@@ -458,7 +456,7 @@ def test_a_deletion_waits_for_a_busy_database(free_server: tuple[str, list[int]]
 
 @pytest.fixture
 def free_server() -> Iterator[tuple[str, list[int]]]:
-    """A server that answers `[]` with one given status after the other."""
+    """Yield a server that answers `[]` with the statuses of a list, one after the other."""
     statuses: list[int] = []
 
     class StatusHandler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Tests the start page's server: what it serves to whom, and what names of others can do there."""
+"""Tests the server of the start page: logins, deletion requests, and names chosen by strangers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ROUTES = (
 
 @pytest.fixture
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
-    """Without the secret."""
+    """Yield an HTTP client without the secret."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     run = {
         "version": 1, "network": {"name": MARKUP, "place": "", "digest": ""},
@@ -118,10 +118,10 @@ def test_names_of_others_are_data_and_nothing_else(client: httpx.Client) -> None
 
 
 def test_the_page_makes_no_markup_of_text_and_asks_no_other_machine() -> None:
-    """`tests/browser` sees a browser show such a name."""
+    """The page's code must not insert text as markup. `tests/browser` tests it in a browser."""
     scripts = "".join(path.read_text() for path in PAGE.glob("*.js"))
     page, style = ((PAGE / name).read_text() for name in ("index.html", "dashboard.css"))
     assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", scripts)
     assert not re.search(r"<script(?! src=\"\w+\.js\")|\son\w+=|style=", page)
     addresses = re.findall(r"https?://[\w./]*", scripts + page + style)
-    assert set(addresses) == {"http://www.w3.org/2000/svg"}  # a name, not an address
+    assert set(addresses) == {"http://www.w3.org/2000/svg"}  # an XML namespace

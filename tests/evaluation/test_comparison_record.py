@@ -1,4 +1,4 @@
-"""Checks that leaderboards are read from folders of this version and of earlier ones."""
+"""Checks that comparison records of this and earlier versions are read as leaderboards."""
 
 from __future__ import annotations
 

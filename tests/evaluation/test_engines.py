@@ -1,4 +1,4 @@
-"""Checks that engines are timed in turns on the same numbers, and that a busy machine shows."""
+"""Tests the timing of inference engines: alternating rounds, equal outputs, and busy machines."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_interval_holds_the_median_of_what_was_drawn() -> None:
         ratio = ratio_of(np.exp(0.1 * rng.standard_normal(20)))
         assert ratio.low <= ratio.median <= ratio.high
         covered += ratio.low <= 1.0 <= ratio.high
-    assert covered >= 51  # 57 are expected; fewer than 51 come once in a hundred
+    assert covered >= 51  # 57 expected; fewer than 51 has a chance of 1 %
 
 
 def test_engines_nobody_knows_or_installed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_a_network_is_timed_by_both_and_gives_the_same_numbers() -> None:
 def test_another_network_in_its_place_shows_as_a_difference(
     digits_library: Path, tmp_path: Path
 ) -> None:
-    """Onnxruntime runs the network with other weights."""
+    """The network that onnxruntime runs has other weights than the library."""
     model = zoo.build("digits_cnn")
     for tensor in model.graph.initializer:
         if tensor.name == "fc.weight":

@@ -1,4 +1,4 @@
-"""Compares a leaderboard with figures worked out by hand from its runs."""
+"""Compares the statistics of a leaderboard with hand-calculated ones."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_leaderboard_compares_the_best_tuner_with_the_yardstick() -> None:
     assert board.winners == ("good",)
     assert board.relative is not None
     assert board.relative.share == relative_trials(results_of(runs, OPTIMUM, 4), "good", "autotvm")
-    assert board.relative.at_most  # the yardstick did not always come to the goal
+    assert board.relative.at_most  # the reference tuner missed the goal at times
 
 
 def test_a_leaderboard_without_a_yardstick_compares_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Checks that a sweep makes each run once, says what each came to, and who won where."""
+"""Tests sweeps over networks and tuners: each run is made once, reported and ranked."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_what_was_not_kept_or_is_no_longer_there_is_made_again(
     options = {"targets": ("huge",), "tuners": ("random",), "seeds": "0-2"}
     first, _ = swept(tmp_path, **options)
     lines = (tmp_path / RUNS).read_bytes().splitlines(keepends=True)
-    (tmp_path / RUNS).write_bytes(b"".join(lines[:-1]) + lines[-1][:50])  # torn by a crash
+    (tmp_path / RUNS).write_bytes(b"".join(lines[:-1]) + lines[-1][:50])  # cut off by a crash
     (tmp_path / first.runs[0].place / SUMMARY).unlink()
     trials = tables(tmp_path / first.runs[2].place)
     again, heard = swept(tmp_path, **options)
@@ -121,7 +121,7 @@ def test_what_was_not_kept_or_is_no_longer_there_is_made_again(
     assert tables(tmp_path / first.runs[2].place) == trials  # measured once
     costs = [[run.tuned_cycles for run in item.runs] for item in (first, again)]
     assert costs[0] == costs[1]
-    # A folder goes on with more trials. What it holds then is no longer the run with fewer.
+    # The folder is continued with more trials, so it no longer holds the shorter run.
     _, heard = swept(tmp_path, **options, trials=12)
     assert len(begun(heard)) == 3
     back, heard = swept(tmp_path, **options)
@@ -260,7 +260,7 @@ def test_defaults_depend_on_what_is_compared() -> None:
     )
 
 
-# -- who won -----------------------------------------------------------------------------------
+# -- winners -----------------------------------------------------------------------------------
 
 ONE = NetworkRun(
     network="net", target="vta", tuner="good", seed=0, trials=8, invalid_trials=0,
@@ -307,7 +307,7 @@ def test_equal_tuners_share_the_first_place_and_none_wins_without_a_valid_schedu
     (half,) = network_leaderboards(
         [of("a", 0, None), of("a", 1, 300), of("b", 0, 900), of("b", 1, 900)]
     )
-    assert half.winners == ("b",)  # a found nothing with one of its seeds
+    assert half.winners == ("b",)  # tuner a found nothing with one seed
     assert half.tuners[1].gain is None
 
 
@@ -319,7 +319,7 @@ def test_networks_and_targets_are_judged_apart() -> None:
     assert verdict(leaderboards[1]).endswith("median gain 3.33× over the rule")
 
 
-# -- what people read --------------------------------------------------------------------------
+# -- printed reports ---------------------------------------------------------------------------
 
 
 def test_a_run_has_the_promised_columns() -> None:

@@ -1,4 +1,4 @@
-"""Compares statistics of ranks with those of SciPy and scikit-learn, ties included."""
+"""Compares rank statistics, ties included, with SciPy and scikit-learn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewright.evaluation.explain.figures import (
 )
 
 
-@pytest.mark.slow(seconds=3)  # loading the two
+@pytest.mark.slow(seconds=3)  # importing both libraries
 def test_they_are_those_of_the_libraries() -> None:
     from scipy import stats
     from sklearn.calibration import calibration_curve

@@ -1,4 +1,4 @@
-"""Checks that Shapley values add up, and give each feature its due."""
+"""Checks that Shapley values add up to the prediction and rank features by their influence."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_contributions_differ_between_rows_as_predictions_do(kind: str) -> None:
     values = shapley_values(model, X.rows(FIRST), X)
     assert values.shape == (20, 4)
     rest = model.predict(X.rows(FIRST)) - values.sum(axis=1)
-    # Exact values leave the mean prediction; sampled ones that of a sample of the background.
+    # The remainder is the mean prediction, for sampled values that of a background sample.
     spread = 1e-4 if is_exact(model) else 3.0 * model.predict(X).std() / np.sqrt(8)
     assert np.abs(rest - rest.mean()).max() <= spread
     assert abs(rest.mean() - model.predict(X).mean()) < 1.0

@@ -1,4 +1,4 @@
-"""Checks that the notebooks run from first cell to last, and are kept without their output."""
+"""Checks that every notebook runs from first to last cell, and is committed without outputs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PRINTED = {
     ],
     "tune_a_layer": ["round 3:"],
 }
-"""What each prints."""
+"""Texts that the output of each notebook must contain."""
 
 
 def test_there_is_one_for_each_of_these() -> None:
@@ -48,7 +48,7 @@ def test_it_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("PYTHONPATH", str(EXAMPLES.parent))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     notebook = nbformat.read(path, as_version=4)
-    # by sockets that are files of this test: a port would be open to every user of the machine
+    # connect by socket files, because every user of the machine could connect to a port
     manager = AsyncKernelManager(
         kernel_name="python3", transport="ipc", ip=str(tmp_path / "kernel")
     )
@@ -60,5 +60,5 @@ def test_it_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ())
     )
     assert all(text in printed for text in PRINTED[path.stem]), printed
-    tracked = path.stem == "ask_logged_models"  # the others need neither flow nor server
+    tracked = path.stem == "ask_logged_models"  # others need no server
     assert bool(list(tmp_path.glob(".tilewright"))) == tracked

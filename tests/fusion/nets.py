@@ -1,4 +1,4 @@
-"""Makes small networks with something to fuse, and their problems on a target."""
+"""Small networks with fusion opportunities, and their fusion problems on a target."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tilewright.targets.registry import make_target
 
 
 def pooled_residual_net() -> onnx.ModelProto:
-    """A stem with a pool, a block with a shortcut, two siblings that are joined again."""
+    """Return a network with a pooled stem, a residual block, and two siblings that are joined."""
     net = Builder("pooled", (1, 3, 16, 16), 0, True)
 
     def conv(x: str, name: str, channels: int, kernel: int = 1) -> str:
@@ -35,7 +35,7 @@ def pooled_residual_net() -> onnx.ModelProto:
 
 
 def projecting_net() -> onnx.ModelProto:
-    """Two blocks whose shortcuts are convolutions of 1×1, with channels that fill no block."""
+    """Return two blocks with 1×1 projection shortcuts, whose channels do not fill whole blocks."""
     net = Builder("projecting", (1, 3, 16, 16), 0, True)
 
     def conv(x: str, name: str, channels: int, kernel: int, stride: int = 1) -> str:
@@ -56,7 +56,7 @@ NETS = {"pooled": pooled_residual_net, "projecting": projecting_net}
 
 
 def write(folder: Path, net: str = "pooled") -> Path:
-    """One of the networks as a file."""
+    """Write one of the networks to a file."""
     path = folder / f"{net}.onnx"
     onnx.save(NETS[net](), path)
     return path
@@ -64,14 +64,14 @@ def write(folder: Path, net: str = "pooled") -> Path:
 
 @cache
 def problem(target: str = "vta-pynq", net: str = "pooled") -> FusionProblem:
-    """One of the networks on a target."""
+    """Return the fusion problem of one of the networks on a target."""
     made = make_target(target)
     model = quantise(NETS[net]()).model
     return FusionProblem(integer_graph(model, traits_of(made).blocks, name=net), made)
 
 
 def evaluator(target: str = "vta-pynq", net: str = "pooled") -> Evaluator:
-    """One that knows nothing, with the schedules that are estimated best."""
+    """Return an empty evaluator, which uses the schedules of lowest estimated cost."""
     own = problem(target, net)
 
     def tune(workloads: object) -> object:

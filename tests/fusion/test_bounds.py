@@ -1,4 +1,4 @@
-"""Checks that no labelled network takes less than the bounds say, by any schedules."""
+"""Checks that no fusion labelling runs faster than its lower bound, whatever its schedules."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tilewright.targets.capabilities import traits_of
 from tilewright.targets.workload import Workload
 
 DRAWN = 32
-"""Configs of which a schedule is drawn."""
+"""Number of random configs among which a valid schedule is sought."""
 
 
 def drawn(own: FusionProblem, count: int, rng: np.random.Generator) -> list[Labelling]:
-    """The named labellings, and some that are drawn with more or less fused."""
+    """Return the named labellings and `count` random ones with increasingly many fusions."""
     some = [
         tuple((rng.random(len(own)) < share).tolist()) for share in np.linspace(0.2, 0.95, count)
     ]
@@ -33,7 +33,7 @@ def drawn(own: FusionProblem, count: int, rng: np.random.Generator) -> list[Labe
 
 
 def any_schedule(workload: Workload, target: Target, rng: np.random.Generator) -> Pick:
-    """One that runs, drawn."""
+    """Draw a random schedule that lowers to a program."""
     space = target.space(workload)
     knobs = [rng.integers(0, len(knob.values), DRAWN) for knob in space.knobs]
     configs: NDArray[np.int32] = np.stack(knobs, axis=1).astype(np.int32)
@@ -46,7 +46,8 @@ def any_schedule(workload: Workload, target: Target, rng: np.random.Generator) -
 def check(own: FusionProblem, labellings: int, schedules: int) -> float:
     """Check that streams take at least their bound, with estimated-best and random schedules.
 
-    Returns the least cycles of any stream relative to its bound.
+    Returns:
+        The smallest ratio of a stream's cycles to its bound.
     """
     rng, needed = np.random.default_rng(0), Needed(own.target)
     least, closest = least_bound(own, needed), np.inf
@@ -85,10 +86,10 @@ def test_resnet18_takes_as_long_as_it_has_to(target: str) -> None:
 
 
 def test_the_bound_of_a_layer_alone_does_not_hold_in_a_stream() -> None:
-    """Why there is another for streams: weights are loaded while the layer before computes."""
+    """Streams need their own bound: weights of a layer load while the layer before computes."""
     layers = [Needs(100, 20, 0), Needs(50, 90, 60)]
     assert sum(max(layer.busy, layer.read) for layer in layers) == 190
-    assert stream_bound(layers) == 150  # 60 of the second's reads beside the first's products
+    assert stream_bound(layers) == 150  # 60 of the second's reads overlap with compute
 
 
 def test_a_stream_s_bound_is_the_least_over_all_ways_to_divide_early_reads() -> None:

@@ -1,4 +1,4 @@
-"""Checks that labelled networks are timed as they are built, each once."""
+"""Checks that the fusion evaluator times networks as they are built, each labelling once."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_workloads_are_tuned_when_they_are_first_needed() -> None:
 
 
 def test_what_no_schedule_runs_is_not_fused() -> None:
-    """Where siblings as one layer have no schedule, all that fits is all but them."""
+    """If siblings joined into one layer have no schedule, `all` fuses everything but them."""
     timed = evaluator()
     own = timed.problem
     apart = tuple(label and choice.kind != "siblings" for choice, label in
@@ -110,7 +110,7 @@ def test_shortcuts_are_decided_like_pools() -> None:
     assert all(own.all[k] for k in places)
     apart, together = timed(own.no_shortcuts), timed(own.all)
     assert len(apart.layers) == len(together.layers) + len(places)
-    for place in places:  # by the estimates of what changes
+    for place in places:  # by estimates of the changed layers
         other = own.flip_labels(own.greedy, [place])
         here, there = own.estimate(own.greedy), own.estimate(other)
         assert here is not None
@@ -123,7 +123,7 @@ def test_shortcuts_are_decided_like_pools() -> None:
 def test_an_average_in_the_accumulators_makes_the_network_faster(net: str, target: str) -> None:
     own, timed = problem(target, net), evaluator(target, net)
     places = [k for k, choice in enumerate(own.offered) if choice.kind == "average"]
-    # of each that lies side by side; on `huge` the CPU joins channels that fill no block
+    # one average per joined input; on `huge`, the CPU joins inputs of partly filled blocks
     parts = ["global of one", "global of two"] if target == "vta-pynq" else []
     assert [own.offered[k].name for k in places] == (["global"] if net == "projecting" else parts)
     for place in places:

@@ -1,4 +1,4 @@
-"""Tests models of labelled graphs, the policy, and the search that uses both."""
+"""Tests the learned models of labelled graphs, the fusion policy, and the search that uses both."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_damaged_models_and_other_figures_are_refused(examples: Examples, tmp_pa
         model.save(tmp_path / "model")
     model.fit(examples.graphs[:2])
     model.save(tmp_path / "model")
-    # XGBoost trusts what it reads: a file that was cut may end the process.
+    # XGBoost does not check its files: a truncated one may crash the process.
     (tmp_path / "none").write_bytes(b"")
     with pytest.raises(ModelError, match="train it again"):
         GraphModel(0).load(tmp_path / "none")
@@ -111,7 +111,7 @@ def test_a_policy_learns_and_what_was_seen_outweighs_it(
     own, figures = timed.problem, Figures(timed.problem, timed)
     x, better = units_of_all([examples])
     policy = Policy()
-    policy.fit(x, ~better)  # learned the wrong way round
+    policy.fit(x, ~better)  # trained on inverted labels
     chances = policy.chances(own, figures, own.all, {})
     assert (chances >= 0).all()
     assert (chances <= 1).all()
@@ -130,10 +130,10 @@ def test_what_was_seen_of_a_unit_tells_of_those_like_it() -> None:
     clip, pool = np.eye(len(COLUMNS))[:2]
     names = (*COLUMNS, "log2 ratio", "log2 cycles apart")
     rows = [
-        (*clip, -0.10, 12.0),  # seen
-        (*clip, -0.11, 12.1),  # like it
-        (*clip, -0.60, 18.0),  # of its kind, but nothing like it
-        (*pool, -0.10, 12.0),  # of another kind
+        (*clip, -0.10, 12.0),  # in the training data
+        (*clip, -0.11, 12.1),  # similar
+        (*clip, -0.60, 18.0),  # the same kind, but not similar
+        (*pool, -0.10, 12.0),  # another kind
     ]
     x = Features.from_names(np.array(rows, np.float64), names)
     before, unknown = np.full(4, 0.9), np.nan
@@ -157,7 +157,7 @@ def test_what_pairs_of_labellings_say_is_known(timed: Evaluator) -> None:
 
 
 def test_a_surrogate_adds_up_what_segments_change(timed: Evaluator) -> None:
-    """With a model that knows the truth it is off by what segments have to do with each other."""
+    """With a perfect model, the only remaining error is the interaction between segments."""
     own = timed.problem
     tables = Tables(own, Figures(own, timed))
     rng = np.random.default_rng(0)
@@ -174,7 +174,7 @@ def test_a_surrogate_adds_up_what_segments_change(timed: Evaluator) -> None:
 
 
 class _TrueCycles(GraphModel):
-    """Says of a labelled graph that was simulated what it took."""
+    """Perfect model: it predicts the simulated cycles of a labelled graph."""
 
     def predict(self, graphs: Sequence[GraphTable]) -> NDArray[np.float64]:
         assert all(len(graph.stream) for graph in graphs)

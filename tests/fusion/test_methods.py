@@ -1,4 +1,4 @@
-"""Checks that every search finds what exhaustive search finds, and stops when it has to."""
+"""Checks that every fusion search finds the optimum of exhaustive search and keeps its budget."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def test_it_finds_the_least_of_all_labellings(name: str, timed: Evaluator, truth
 
 
 def trap(several: Sequence[Labelling]) -> list[float]:
-    """Siblings that pay as a group of three only, beside two decisions of which one costs."""
+    """Cost of labellings in which three siblings pay off only as a group of three.
+
+    Of the other two decisions, one costs and the other one saves.
+    """
     return [
         100.0 - 10 * (sum(own[:3]) == 3) + 2 * (0 < sum(own[:3]) < 3) + 3 * own[3] - own[4]
         for own in several
@@ -92,7 +95,7 @@ def test_no_more_is_asked_than_may_be(name: str) -> None:
     before = list(asked)
     asked.clear()
     search(name, again, [(True,) * 12], np.random.default_rng(3))
-    assert asked == before  # all that is drawn comes from the generator
+    assert asked == before  # the generator is the only source of randomness
 
 
 def test_what_cannot_be_gone_through_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Tests `tilewright tune --fusion` and what is built of it."""
+"""Tests `tilewright tune --fusion` and the artifacts that are built from its results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def tuned(model: Path, out: Path, mode: str, heard: list[Event] | None = None) -
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The network, tuned in each mode."""
+    """Return a folder with one run of the network per fusion mode."""
     place = tmp_path_factory.mktemp("fusion")
     model = write(place)
     for mode in MODES:
@@ -69,7 +69,7 @@ def test_the_summary_says_what_was_decided_and_what_it_takes(folders: Path) -> N
     learned = said["learned"]["fusion"]
     assert set(learned["cycles"]) == set(MODES)
     assert learned["cycles"]["learned"] == min(learned["cycles"].values())
-    for mode in MODES[:3]:  # of equal schedules the same
+    for mode in MODES[:3]:  # equal schedules take equal cycles
         assert said[mode]["fusion"]["cycles"][mode] == learned["cycles"][mode]
     assert not any(row["fused"] for row in said["none"]["fusion"]["decisions"])
     assert all(row["fused"] for row in said["all"]["fusion"]["decisions"])
@@ -81,9 +81,9 @@ def test_the_summary_says_what_was_decided_and_what_it_takes(folders: Path) -> N
 
 @pytest.mark.parametrize("mode", ["none", "all", "greedy"])
 def test_what_is_not_tuned_is_estimated_and_tunes_nothing(folders: Path, mode: str) -> None:
-    """The saving of a label is known without trials.
+    """The saving of every label is known without trials.
 
-    Both alternatives use the schedules that are estimated to be the best.
+    An untuned alternative uses the schedules of lowest estimated cost on both sides.
     """
     summary = json.loads((folders / mode / "summary.json").read_text())["fusion"]
     rows = summary["decisions"]
@@ -92,13 +92,13 @@ def test_what_is_not_tuned_is_estimated_and_tunes_nothing(folders: Path, mode: s
     assert guessed or mode == "none"
     options = tuning.TuningOptions.parse(model=str(folders / "pooled.onnx"), fusion=mode, **RUN)
     previewed = preview(options, make_target("vta-pynq"), "pooled").summary["decisions"]
-    if mode != "none":  # estimates fuse all of it
+    if mode != "none":  # the estimates favour fusing everything
         assert guessed == [
             item for item in previewed if item["name"] in {r["name"] for r in guessed}
         ]
     page = (folders / mode / "fusion.json").read_text()
     drawn = fusion_page("pooled", "vta-pynq", summary, json.loads(page)).decode()
-    assert drawn.count("≈ ") == len(guessed) + bool(guessed)  # and once where it is explained
+    assert drawn.count("≈ ") == len(guessed) + bool(guessed)  # once more in the legend
     usual = json.loads((folders / mode / "summary.json").read_text())["workloads"]
     assert frame(folders / mode)["workload"].nunique() == len(usual) + summary["tuned"]
 
@@ -330,7 +330,7 @@ def test_inspect_draws_what_would_run_together(place: Place) -> None:
     page = (place.folder / "drawn.html").read_text()
     assert "wrote drawn.html: by estimates, 8 of 8 decisions fuse" in " ".join(done.stdout.split())
     assert page.count('class="chip fused"') == 8
-    assert "not known" not in page  # of an estimate each decision has its saving
+    assert "not known" not in page  # estimates give every saving
 
 
 def test_inspect_says_it_as_json_too(place: Place) -> None:
@@ -346,7 +346,7 @@ def test_inspect_says_it_as_json_too(place: Place) -> None:
 
 
 def test_all_that_is_fused_into_a_layer_is_seen() -> None:
-    """Siblings that are joined bring their clips along: eight and more to a layer."""
+    """Joined siblings bring their clips along, so a layer may have eight or more fusions."""
     rows: list[FusionDecision] = [
         {"name": f"siblings {k}", "kind": "siblings", "fused": True, "cycles_saved": k,
          "dram_bytes_saved": 0, "estimated": False}

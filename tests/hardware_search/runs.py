@@ -1,4 +1,4 @@
-"""Runs small co-designs: digits_cnn on a handful of machines, by the method that computes least."""
+"""Small co-design runs: `digits_cnn` on a few machines, with the cheapest search method."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ BOUNDS = {
     "bus_bits": (64, 64),
 }
 TRIALS = 48
-"""Of the four layers of digits_cnn, four schedules each: three machines."""
+"""Budget of a run: three machines, with four schedules for each of the four layers of
+digits_cnn."""
 
 
 def options(out: Path, **more: Any) -> CodesignOptions:
-    """As the runs here are, with more."""
+    """Return the options of a small run, with changes."""
     given = {"networks": ("digits_cnn",), "budget": 1.0, "trials": TRIALS, "method": "random",
              "bounds": BOUNDS, "out": str(out)}  # fmt: skip
     return CodesignOptions.parse(**given | more)
 
 
 def words(out: str, *more: str, trials: int = TRIALS) -> list[str]:
-    """The same as a command's."""
+    """Return the command line of a small run."""
     bounds = [f"{name}={low}:{high}" for name, (low, high) in BOUNDS.items()]
     return [
         "codesign", "--networks", "digits_cnn", "--budget", "1", "--trials", str(trials),
@@ -44,7 +45,7 @@ def words(out: str, *more: str, trials: int = TRIALS) -> list[str]:
 
 
 def run(options: CodesignOptions, emit: Listener = ignore) -> CodesignOutcome:
-    """A run in this process, with its page."""
+    """Run a co-design in this process and write its page."""
     outcome = codesign(LocalRunner(emit), options)
     draw_front(options.folder, outcome)
     return outcome

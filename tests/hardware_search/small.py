@@ -1,4 +1,4 @@
-"""Makes a co-design problem that takes a second: one small network, a few dozen machines."""
+"""Co-design problems that take about a second: one small network and a few dozen machines."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ BUDGET = 0.9
 
 @cache
 def small_problem() -> CodesignProblem:
-    """digits_cnn on machines of 16 and 32 channels."""
+    """Return the co-design problem of `digits_cnn` on machines of 16 and 32 channels per block."""
     hardware = HardwareSpace(make_target("vta-pynq"), BUDGET, BOUNDS)
     return CodesignProblem(read_networks(["digits_cnn"]), hardware)
 
 
 @cache
 def one_machine() -> CodesignProblem:
-    """digits_cnn on a machine of 16 channels, which is all that may be built."""
+    """Return a problem with a single allowed machine of 16 channels per block."""
     bounds = {name: (low, low) for name, (low, _) in BOUNDS.items()}
     return CodesignProblem(
         read_networks(["digits_cnn"]), HardwareSpace(make_target("vta-pynq"), BUDGET, bounds)
@@ -42,7 +42,7 @@ def searched(
     evaluator: BudgetedEvaluator | None = None,
     **options: object,
 ) -> BudgetedEvaluator:
-    """The evaluator after a search."""
+    """Run a search until its budget is spent. Return the evaluator."""
     evaluator = evaluator or BudgetedEvaluator(budget)
     with suppress(BudgetSpent):
         make_method(method, options).search(small_problem(), evaluator, seed)
@@ -50,7 +50,7 @@ def searched(
 
 
 def told(evaluator: BudgetedEvaluator) -> list[tuple[int, str, int, float]]:
-    """What was measured, in order: machine, workload, config, cycles."""
+    """Return the measurements in order as (machine, workload ID, config, cycles)."""
     return [
         (point.design.row, point.workload.id, point.flat, point.found.cycles)
         for point in evaluator.log

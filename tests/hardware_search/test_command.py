@@ -19,7 +19,7 @@ from tilewright.hardware_search import output_folder as folder
 pytestmark = pytest.mark.nightly(seconds=9)
 
 LONG = 160
-"""Measurements of a run that is killed in the middle."""
+"""Number of measurements of a run that is killed in the middle."""
 
 
 def test_a_run_shows_in_prefect_and_mlflow_and_equals_a_bare_one(guest: Place) -> None:
@@ -96,7 +96,7 @@ def test_mistakes_are_one_message_each(place: Place) -> None:
             words("out", "--networks", "light.onnx", "--bare"),
             "nothing of 'light.onnx' can be offloaded",
         ),
-        # before any server is started, too
+        # even before a server is started
         (words("out", "--networks", "light.onnx"), "nothing of 'light.onnx' can be offloaded"),
         (words("out", trials=0), "--trials 0"),
     ):

@@ -1,4 +1,4 @@
-"""Checks that the evaluator counts measurements once each, and resumes with what is recorded."""
+"""Checks that the evaluator counts each measurement once and resumes from recorded measurements."""
 
 import numpy as np
 import pytest

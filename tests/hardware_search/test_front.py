@@ -1,4 +1,4 @@
-"""Tests which designs no other dominates, and the hypervolume of a front."""
+"""Tests the Pareto front of designs and its hypervolume."""
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ def test_a_point_adds_what_the_hypervolume_with_it_has_more(points, new):
 
 
 def spent(judged_design):
-    """Joules of one inference of each network, layer by layer."""
+    """Return the energy in joules of one inference of each network, measured layer by layer."""
     total = 0.0
     design = judged_design.design
     for layer, flat in zip(design.layers, judged_design.flats, strict=True):
@@ -83,9 +83,9 @@ def test_a_front_by_energy_or_its_product_is_of_what_was_measured():
 
 @pytest.mark.slow(seconds=3)
 def test_the_objective_drives_the_search_and_not_its_end_alone():
-    """A search by energy finds schedules that a search by latency does not measure.
+    """A search for low energy measures other schedules than a search for low latency.
 
-    They spend less, after as many measurements.
+    With the same number of measurements it finds schedules that consume less energy.
     """
     chosen = searched("ours", 48)
     driven = searched("ours", 48, evaluator=BudgetedEvaluator(48, objective="energy"))

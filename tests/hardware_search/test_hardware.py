@@ -1,4 +1,4 @@
-"""Tests the list of machines that may be built."""
+"""Tests the enumeration of the machines that can be built within bounds and an area budget."""
 
 import numpy as np
 import pytest

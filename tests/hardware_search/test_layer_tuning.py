@@ -1,4 +1,4 @@
-"""Tests the tuning of single layers on a machine within a measurement budget."""
+"""Tests the tuning of single layers on one machine within a measurement budget."""
 
 import pytest
 

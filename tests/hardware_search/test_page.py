@@ -1,4 +1,4 @@
-"""Checks that the front's page is self-contained and has every machine with its layers."""
+"""Checks that the report of a co-design run is self-contained and shows every machine and layer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> CodesignOutcome:
 
 
 class Elements(HTMLParser):
-    """All start tags of a page, and the text of its sections."""
+    """HTML parser that collects all start tags of a page and the text of its sections."""
 
     def __init__(self, page: bytes) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def test_names_of_others_stay_text(outcome: CodesignOutcome, tmp_path: Path) -> 
 
 
 def test_labels_of_axes_have_room_beside_a_tick_at_any_place(outcome: CodesignOutcome) -> None:
-    """Which ticks there are depends on latencies, and with work on the CPU on measured times."""
+    """The positions of ticks depend on latencies, some of which are measured times of CPU work."""
     text = front_page(outcome).decode()
     placed = re.findall(r'<text [^>]*y="([\d.]+)"[^>]*>([^<]*)</text>', text)
     baselines = {label: float(y) for y, label in placed}

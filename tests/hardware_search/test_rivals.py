@@ -1,4 +1,4 @@
-"""Tests AutoTVM, CHAMELEON and DCOC over machines and schedules: points, scores, agents."""
+"""Tests AutoTVM, CHAMELEON and DCOC as co-design methods: search points, scores and agents."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _points() -> JointSpace:
 
 @cache
 def _tight() -> JointSpace:
-    """Of a budget that the larger half of the machines exceeds."""
+    """Return a search space in which half of the machines exceed the area budget."""
     problem = small_problem()
     most = float(np.median(problem.hardware.areas))
     hardware = HardwareSpace(problem.hardware.base, most, BOUNDS)
@@ -52,7 +52,7 @@ def _tight() -> JointSpace:
 
 @cache
 def _seen() -> tuple[JointSpace, BudgetedEvaluator, LayerMeasurements]:
-    """What some points at random measured."""
+    """Measure 60 random points."""
     points, evaluator, seen = _points(), BudgetedEvaluator(10_000), LayerMeasurements()
     rng = np.random.default_rng(0)
     for point in points.random(60, rng):
@@ -72,7 +72,7 @@ def _brief(
 
 @cache
 def _whole(name: str, trials: int) -> object:
-    """What a search with usual options and the seed 0 measured."""
+    """Return the measurements of a search with default options and seed 0."""
     return told(_brief(name, trials))
 
 
@@ -115,7 +115,7 @@ def test_what_was_learned_measures_faster_layers_than_chance(name):
 @pytest.mark.slow(seconds=4)
 def test_estimates_are_asked_only_on_demand_and_change_what_is_measured():
     plain, informed = _whole("autotvm", 60), _brief("autotvm", 60, estimates=True)
-    assert told(informed)[:12] == plain[:12]  # at random
+    assert told(informed)[:12] == plain[:12]  # the first points are random
     assert told(informed) != plain
     assert told(informed) == told(_brief("autotvm", 60, estimates=True))
 
@@ -299,8 +299,8 @@ def test_agents_learn_to_climb_what_random_moves_do_not(options):
         method.begin(points, 0)
         return [_end(method.agent, points.random(64, rng), height) for _ in range(episodes)]
 
-    # Processors add in different orders: at three times this rate one agent learns on some of them,
-    # and forgets again on others.
+    # CPUs add floats in different orders. At three times this learning rate, one agent learns on
+    # some CPUs and forgets again on others.
     untaught, taught = ends(10, 1e-12), ends(100, 1e-3)[70:]
     chance = height(points.random(1000, rng)).mean()
     assert np.mean(taught) > max(chance, np.mean(untaught)) + 0.04

@@ -1,4 +1,4 @@
-"""Tests a co-design run into a folder: its files, how it resumes, and which records it believes."""
+"""Tests co-design runs in a folder: files, resuming, and checks of recorded measurements."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tilewright.tuning.run_metadata import FolderTaken
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CodesignOutcome]:
-    """A run to its end; only read by the tests."""
+    """Return a finished run, which tests only read."""
     out = tmp_path_factory.mktemp("codesign") / "out"
     return out, run(options(out))
 
@@ -135,7 +135,7 @@ def dies(run, *arguments):
 StoredRun.append = dies
 run(options("killed"))
 """
-"""A run that is killed by what it records, however fast it is."""
+"""Program that is killed after a fixed number of recorded measurements, whatever its speed."""
 
 
 @pytest.mark.slow(seconds=4)
@@ -183,8 +183,8 @@ for module, name, counts in killed:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
         assert not os.path.exists("killed/summary.json")
 """
-"""A run after the other in one folder, each killed during the proof of the front or after some of
-its files."""
+"""Program that makes runs in one folder, each killed while the front is verified or after it has
+written some of its files."""
 
 
 @pytest.mark.nightly(seconds=6)
@@ -292,7 +292,7 @@ def test_only_specifications_that_our_front_names_are_removed(
         (strange / name).write_bytes(data)
         (out / name).write_bytes(data)
     named = json.dumps([{"name": "mine"}, {"name": "../mine"}])
-    (strange / folder.FRONT).write_text(named)  # nobody says that it is ours
+    (strange / folder.FRONT).write_text(named)  # no record says that the folder is ours
     (strange / "mine.json").write_text("{}")
     for place, seed in ((strange, 0), (out, 1), (out, 2)):
         result = run(options(place, seed=seed, fresh=True))
@@ -300,7 +300,7 @@ def test_only_specifications_that_our_front_names_are_removed(
         assert {name for name in contents(place) if name.startswith("specs/")} == ours | set(mine)
         assert contents(place) | mine == contents(place)
     assert (strange / "mine.json").exists()
-    (out / folder.FRONT).write_text(named)  # a name that leads out of the folder is no machine's
+    (out / folder.FRONT).write_text(named)  # a path out of the folder
     (out / "mine.json").write_text("{}")
     folder.forget_specs(out)
     assert (out / "mine.json").exists()

@@ -1,4 +1,4 @@
-"""Checks bounds against whole spaces, and a folder of truth that is made part by part."""
+"""Tests exhaustive co-design results: bounds against whole spaces, and builds in several parts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LAYER = parse_workload("conv2d:n=1,c=64,h=7,w=7,o=32,k=3,p=1", "bias, >> 8, min 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Truth]:
-    """A truth of a dozen machines, and where it is."""
+    """Return the exhaustive results of a dozen machines, and their folder."""
     folder = tmp_path_factory.mktemp("truth")
     return folder, build_truth(folder, OPTIONS)
 

@@ -1,4 +1,4 @@
-"""Makes features for tests: columns known by a number only, or by their name."""
+"""Feature matrices for tests, with numbered or named columns."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ KNOWN = {
 
 
 def counted(matrix: np.ndarray, names: Sequence[str]) -> Features:
-    """What a target may say of its counts; of other names nothing is known."""
+    """Return features with the descriptions of known counters. Other names have no description."""
     return Features(matrix, tuple(KNOWN.get(name, Feature(name)) for name in names))

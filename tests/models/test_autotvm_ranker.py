@@ -1,4 +1,4 @@
-"""Compares average recall with its definition, and tests when AutoTVM's model stops."""
+"""Compares average recall with its definition, and tests early stopping of AutoTVM's model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from tilewright.models.trees import AutoTVMRanker, average_recall
 
 
 def _plain(truth: list[float], predicted: list[float], n: int) -> float:
-    """Over k = 0 … n-1: of the k + 1 truly best rows, the share among the k predicted best."""
+    """Compute average recall from its definition.
+
+    For k = 0 … n-1, this is the fraction of the k + 1 truly best rows that are among the k
+    predicted best.
+    """
     by_truth = sorted(range(len(truth)), key=lambda row: -truth[row])
     by_prediction = sorted(range(len(truth)), key=lambda row: -predicted[row])
     total = 0.0
@@ -39,7 +43,7 @@ def test_a_perfect_order_beats_every_other() -> None:
 
 
 def test_boosting_stops_once_recall_grows_no_more() -> None:
-    """Rows whose order one split tells need few trees; rows in a random order need many more."""
+    """One split orders the easy rows, so they need few trees. Rows in random order need many."""
     x = np.random.default_rng(0).normal(size=(120, 3))
     easy, hard = AutoTVMRanker(0, False, {}), AutoTVMRanker(0, False, {})
     easy.fit(numbered(x), (x[:, 0] > 0) * 0.5 + 0.25)

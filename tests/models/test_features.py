@@ -1,4 +1,4 @@
-"""Compares visible features with hand calculation."""
+"""Compares the visible features of configs with hand-calculated values."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def _row() -> dict[str, float]:
     [
         ("log2_tile_h", np.log2(3)),
         ("log2_tile_w", 2.0),
-        ("log2_parts_tile_h", np.log2(3)),  # 8 rows in tiles of 3: three parts
-        ("waste_tile_h", 1 / 8),  # they cover 9
+        ("log2_parts_tile_h", np.log2(3)),  # 8 rows in tiles of 3 are three parts
+        ("waste_tile_h", 1 / 8),  # three tiles cover 9 rows
         ("log2_parts_tile_w", 1.0),
-        ("waste_tile_co", None),  # no tile leaves anything over: not a column
+        ("waste_tile_co", None),  # never any waste, so there is no such column
         ("whole_tile_h", 0.0),
         ("one_tile_h", 0.0),
         ("log2_parts_tile_co", 1.0),  # 4 blocks in tiles of 2
@@ -71,7 +71,7 @@ def test_slots_multiply_the_working_set_they_hold() -> None:
     alone = volumes(WORKLOAD, values)
     twice = volumes(WORKLOAD, values | {"inp_slots": np.array([2.0]), "wgt_slots": np.array([0.0])})
     assert twice["log2_inp_volume"] - alone["log2_inp_volume"] == pytest.approx(1.0)
-    assert twice["log2_wgt_volume"] == alone["log2_wgt_volume"]  # none means one at a time
+    assert twice["log2_wgt_volume"] == alone["log2_wgt_volume"]  # no knob means one slot
     assert volumes(WORKLOAD, {"depth": np.array([1.0])}) == {}
 
 

@@ -1,4 +1,4 @@
-"""Tests the Gaussian process: interpolation, honest intervals, lengths, batches."""
+"""Tests the Gaussian process: interpolation, coverage of its intervals, length scales, batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Matrix = np.ndarray
 
 
 def _truth(x: Matrix) -> np.ndarray:
-    """The fourth column does nothing."""
+    """Target function. It does not depend on the fourth column."""
     return np.sin(2 * x[:, 0]) + 0.5 * x[:, 1] ** 2 - 0.3 * x[:, 2]
 
 
@@ -46,7 +46,7 @@ def test_without_noise_it_interpolates_and_knows_where_it_has_been() -> None:
 
 
 def test_its_predictions_and_spreads_are_those_of_scikit_learn() -> None:
-    """With the hyper-parameters that it found, which scikit-learn is told."""
+    """scikit-learn uses the hyper-parameters that our model found."""
     rng = np.random.default_rng(4)
     x, elsewhere = rng.normal(size=(60, 4)), rng.normal(size=(200, 4))
     y = _truth(x) + 0.1 * rng.normal(size=60)
@@ -61,7 +61,10 @@ def test_its_predictions_and_spreads_are_those_of_scikit_learn() -> None:
 
 
 def test_its_evidence_is_that_of_scikit_learn() -> None:
-    """Differences of it, because ours lacks a constant and has priors."""
+    """Only differences of the log evidence are compared.
+
+    Ours omits a constant term and includes priors.
+    """
     rng = np.random.default_rng(5)
     x, width = rng.normal(size=(40, 3)), 3
     z = _truth(np.column_stack([x, x[:, 0]]))
@@ -94,7 +97,7 @@ def test_a_proposal_among_many_is_that_among_the_most_promising() -> None:
 @pytest.mark.parametrize("nominal", [0.5, 0.8, 0.95])
 @pytest.mark.slow(seconds=2)
 def test_intervals_cover_held_out_points_about_as_often_as_they_say(nominal: float) -> None:
-    """Mean over 8 draws of the data; the interval is that of a noisy observation."""
+    """The coverage is the mean over 8 data sets. The intervals are for noisy observations."""
     covered = []
     for seed in range(8):
         rng = np.random.default_rng(seed)
@@ -141,7 +144,7 @@ def test_a_batch_is_spread_out_and_skips_what_is_hardly_valid() -> None:
     rows = model.propose(numbered(places), np.zeros(len(places)), -1.0, likely, 6)
     assert len(set(rows.tolist())) == 6
     assert (places[rows, 0] < 0.3).all()
-    assert len(set(places[rows, 0].tolist())) > 2  # each place is there three times
+    assert len(set(places[rows, 0].tolist())) > 2  # each config occurs three times
 
 
 def test_two_rows_of_one_value_or_none_at_all_are_no_error() -> None:
@@ -154,7 +157,7 @@ def test_two_rows_of_one_value_or_none_at_all_are_no_error() -> None:
 
 
 def _restless(seed: int) -> tuple[Matrix, np.ndarray, np.ndarray]:
-    """Points of which every third is as quiet as 0.02, the others as loud as 0.6."""
+    """Return points of which every third has the noise 0.02, and the others 0.6."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(90, 4))
     spread = np.where(np.arange(90) % 3 == 0, 0.02, 0.6)
@@ -163,7 +166,7 @@ def _restless(seed: int) -> tuple[Matrix, np.ndarray, np.ndarray]:
 
 @pytest.mark.slow(seconds=3)
 def test_told_the_noise_of_each_point_it_believes_the_quiet_ones() -> None:
-    """Error away from the data, over 8 draws: less in each, and a fifth less in the mean."""
+    """Known noise levels reduce the held-out error in each draw, by a fifth on average."""
     errors = []
     for seed in range(8):
         x, y, variance = _restless(seed)
@@ -179,7 +182,10 @@ def test_told_the_noise_of_each_point_it_believes_the_quiet_ones() -> None:
 
 @pytest.mark.slow(seconds=1)
 def test_on_top_of_known_noise_it_learns_what_is_left() -> None:
-    """Repeats show 0.05, what a trial is really off by is 0.3; and nothing where they show all."""
+    """The stated noise is 0.05. If the real noise is 0.3, the model estimates the remainder.
+
+    If the real noise is also 0.05, the model estimates no further noise.
+    """
     rng = np.random.default_rng(3)
     x = rng.normal(size=(240, 4))
     results = []

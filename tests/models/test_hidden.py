@@ -1,4 +1,4 @@
-"""Tests the columns of what lowering reveals, and the counter regression."""
+"""Tests the hidden features, which lowering reveals, and the regression on hardware counters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = ("inp_bytes", "wgt_bytes", "gemm_iterations", "load_exposed", "instructi
 def test_columns_are_what_one_works_out_by_hand() -> None:
     counts = np.array([[7.0, 24.0, 15.0, 1.0, 3.0, np.nan]])
     features = hidden_features(counted(counts, NAMES))
-    half = 0.5  # of the log2, so that columns are on one scale
+    half = 0.5  # factor of log2 columns, so that all have a similar scale
     work = np.log2(1 + 31 + 16) + 4
     expected = {
         "hidden instructions": half * 2, "hidden bytes": half * 5, "hidden exposed": half * 1,
@@ -71,7 +71,7 @@ def test_the_draft_finds_the_prices_of_a_sum_and_gives_no_negative_ones() -> Non
 
 
 def test_the_draft_knows_that_modules_work_side_by_side(tmp_path: Path) -> None:
-    """Loads cost 4 a byte and run under compute; instructions are paid by themselves."""
+    """Loads cost 4 cycles per byte and overlap with compute. Instructions cost extra cycles."""
     names = ("wgt_bytes", "gemm_iterations", "instructions")
     rng = np.random.default_rng(0)
     counts = rng.integers(1, 1000, (60, 3)) * [1.0, 4.0, 0.1]

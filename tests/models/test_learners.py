@@ -1,4 +1,4 @@
-"""Tests every kind of model: seeds, degenerate data, and doing better than a constant."""
+"""Tests every kind of learner: seeds, degenerate data, and better results than a constant."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.search.cost_model_protocols import CostModel
 from tilewright.targets.features import Features
 
 RNG = np.random.default_rng(0)
-# Counts, for models of prices; every kind can learn the sum of two of them.
+# Counts, as the price model needs them. Every kind can learn the sum of two of them.
 X, HELD_OUT = RNG.integers(1, 60, (160, 5)).astype(float), RNG.integers(1, 60, (200, 5)) * 1.0
 CLASSIFIERS = [
     kind for kind in list_kinds() if kind in ("xgboost", "lightgbm", "forest", "validity")
@@ -101,7 +101,7 @@ def test_a_model_refuses_features_it_was_not_fitted_on(kind: str) -> None:
 def test_trees_that_cut_what_is_unknown_from_all_numbers_are_read_as_saved(
     kind: str, tmp_path: Path
 ) -> None:
-    """LightGBM puts such a cut at infinity."""
+    """A split between NaN and all numbers has an infinite threshold in LightGBM."""
     x = np.where(RNG.random((160, 3)) < 0.5, np.nan, 1.0)
     model = build(kind, 0, False, {})
     model.fit(numbered(x), np.isnan(x[:, 0]) * 1.0)

@@ -1,4 +1,4 @@
-"""Compares the loop nest of a config with hand calculation."""
+"""Compares the loop-nest features of a config with hand-calculated values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that models come back from disk bit for bit, and that nothing is a pickle."""
+"""Checks that saved models are read back bit for bit, and that no file is a pickle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ X, ASKED = RNG.integers(1, 50, (90, 4)).astype(float), RNG.integers(1, 50, (40, 
 
 
 def _state() -> ExplorerState:
-    """A model of every kind, regressors and classifiers, and arrays of several types."""
+    """Return a state with a model of every kind, for both tasks, and arrays of several dtypes."""
     models = {}
     for kind in list_kinds():
         for classify in (True,) if kind == "validity" else (False, True):

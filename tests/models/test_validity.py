@@ -1,4 +1,4 @@
-"""Checks Model V on tables of a real stack: chances are calibrated, the veto spares the valid."""
+"""Tests Model V on recorded tables: it is calibrated, and its veto rejects few valid configs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ TRIALS, SEEDS = 256, 4
 
 @pytest.fixture(scope="module")
 def judged() -> dict[str, list[tuple[np.ndarray, np.ndarray, float, float]]]:
-    """Return V's results on unseen configs, per table and seed.
+    """Return Model V's predictions on unseen configs, one entry per table and seed.
 
-    They are chances, outcomes, the valid fraction of the seen configs, and the threshold.
+    An entry holds the predicted probabilities, the outcomes, the valid fraction of the seen
+    configs, and the veto threshold.
     """
     result: dict[str, list[tuple[np.ndarray, np.ndarray, float, float]]] = {}
     for name in ("C4", "C6", "C8", "C10"):
@@ -47,7 +48,7 @@ def test_the_brier_score_is_at_most_two_thirds_of_the_base_rates(judged, name: s
 
 
 def test_a_chance_means_what_it_says(judged) -> None:  # type: ignore[no-untyped-def]
-    """Over all tables: of the configs given a chance around p, about a share p is valid."""
+    """Of the configs with a predicted probability of about p, a fraction of about p is valid."""
     chance, valid = (
         np.concatenate([run[k] for runs in judged.values() for run in runs]) for k in (0, 1)
     )

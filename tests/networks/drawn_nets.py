@@ -1,7 +1,7 @@
-"""Draws quantised networks in which nothing is ever halfway between two int8 values.
+"""Random quantised networks in which no sum lies halfway between two int8 values.
 
-Weights are even and biases odd, so every sum is odd; scales leave at least two bits of it out. How
-halves are rounded is then no matter: int8 results of all right implementations are equal.
+Weights are even and biases odd, so every sum is odd. The scales drop at least two bits of it. The
+rounding of ties therefore does not matter, and all correct implementations give equal int8 results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from quantised_graphs import Graph
 
 T = TypeVar("T")
 INPUT, WEIGHT = -5, -7
-"""Exponents of the scales of the input and of all weights."""
+"""Scale exponents of the input and of all weights."""
 
 
 class Tensor(NamedTuple):
@@ -31,11 +31,12 @@ class Tensor(NamedTuple):
 def drawn_network(
     seed: int, batch: int, block: int | None, slope: float | None = None
 ) -> onnx.ModelProto:
-    """Convolutions, plain, in groups and depthwise, of odd channel counts and strides.
+    """Return a random network of plain, grouped and depthwise convolutions.
 
-    Where the machine's blocks are square, of `block` channels, also residuals, max-pools and
-    concatenations. Some networks end in a matrix product, some have several outputs. With a slope,
-    a power of two, relus leak by it.
+    Channel counts and strides are odd. If the machine has square blocks of `block` channels, the
+    network also has residuals, max-pools and concatenations. Some networks end in a matrix product,
+    some have several outputs. If `slope` is given, a power of two, the ReLUs are leaky with this
+    slope.
     """
     net = _Drawn(seed, slope)
     x = net.conv(net.start(batch), groups=1, channels=net.draw(8, 20, 24, 40, 48, 72))
@@ -51,7 +52,7 @@ def drawn_network(
 
 
 class _Drawn(Graph):
-    """A network under construction."""
+    """A random network under construction."""
 
     def __init__(self, seed: int, slope: float | None) -> None:
         super().__init__(seed)
@@ -59,17 +60,17 @@ class _Drawn(Graph):
         self.slope = slope
 
     def draw(self, *among: T) -> T:
-        """One of several."""
+        """Choose one of the values at random."""
         return among[int(self.random.integers(len(among)))]
 
     def start(self, batch: int) -> Tensor:
-        """The input."""
+        """Add the input."""
         sides = self.draw((7, 7), (5, 8), (8, 4))
         shape = (batch, self.draw(3, 16, 20, 33), *sides)
         return Tensor(self.quantise(self.input("x", shape), INPUT), INPUT, shape)
 
     def step(self, x: Tensor, block: int | None) -> Tensor:
-        """One more operator, or a few."""
+        """Add one random operator, or a small group of operators."""
         channels = x.shape[1]
         kinds = ["plain", "grouped", "depthwise", "depthwise"]
         if block is not None:
@@ -95,10 +96,10 @@ class _Drawn(Graph):
         self, x: Tensor, groups: int, channels: int, added: Tensor | None = None,
         exponent: int | None = None,
     ) -> Tensor:  # fmt: skip
-        """Add a convolution with random kernel and stride, maybe with a relu.
+        """Add a convolution with a random kernel and stride, and sometimes a ReLU.
 
-        It has no stride if another tensor is `added` to its sums, or if the result has a given
-        `exponent`.
+        The stride is 1 if another tensor is `added` to its sums, or if the exponent of the result
+        is given.
         """
         n, c, h, w = x.shape
         kernel = self.draw(1, 3, 3)
@@ -120,7 +121,7 @@ class _Drawn(Graph):
         return Tensor(self.quantise(y, exponent), exponent, (n, channels, rows, cols))
 
     def pool(self, x: Tensor) -> Tensor:
-        """A max-pool."""
+        """Add a max-pool."""
         n, c, h, w = x.shape
         y = self.op(
             "MaxPool", self._name("pool"), [x.name], kernel_shape=[3, 3], strides=[2, 2],
@@ -132,7 +133,7 @@ class _Drawn(Graph):
     def joined(self, x: Tensor, block: int) -> Tensor:
         """Concatenate a grouped and a plain convolution of the same image.
 
-        The first one ends at the border of a block.
+        The channels of the first one fill whole blocks.
         """
         channels, exponent = x.shape[1], x.exponent + 3
         most = math.lcm(channels, block)
@@ -145,7 +146,7 @@ class _Drawn(Graph):
         return Tensor(self.quantise(y, exponent), exponent, shape)
 
     def product(self, x: Tensor) -> tuple[str, Sequence[int]]:
-        """A matrix product of what a convolution as large as the image leaves of it."""
+        """Add a convolution as large as the image, and a matrix product of its result."""
         n, c, h, w = x.shape
         taps = c * h * w
         y = self._product("Conv", x, (20, c, h, w), 20)
@@ -158,7 +159,7 @@ class _Drawn(Graph):
     def _product(
         self, kind: str, x: Tensor, shape: Sequence[int], channels: int, **attributes: object
     ) -> str:
-        """An operator with even weights and an odd bias."""
+        """Add an operator with even weights and an odd bias."""
         name = self._name(kind.lower())
         weight = 2 * self.random.integers(-63, 64, list(shape))
         bias = 2 * self.random.integers(-1000, 1000, channels) + 1
@@ -182,5 +183,5 @@ class _Drawn(Graph):
 
 
 def _shift(taps: int) -> int:
-    """Bits that bring sums of so many products back to the spread of their data."""
+    """Return the shift that scales sums of `taps` products back to the spread of their data."""
     return round(math.log2(74 * math.sqrt(taps)))

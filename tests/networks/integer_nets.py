@@ -1,4 +1,4 @@
-"""Makes integer graphs for the tests, and onnxruntime's numbers for every tensor in them."""
+"""Integer graphs for tests, and onnxruntime's values for every tensor in them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCKS = Blocks(1, 16, 16)
 
 
 def random_inputs(graph: IntegerGraph, seed: int = 0) -> dict[str, NDArray[Any]]:
-    """Standard normal, or integers below 100."""
+    """Draw standard normal values for float inputs, and integers below 100 for the others."""
     rng = np.random.default_rng(seed)
     return {
         v.name: rng.standard_normal(v.shape, dtype=np.float32)
@@ -31,9 +31,9 @@ def random_inputs(graph: IntegerGraph, seed: int = 0) -> dict[str, NDArray[Any]]
 def integers_of(
     model: onnx.ModelProto, graph: IntegerGraph, inputs: Mapping[str, NDArray[Any]]
 ) -> dict[str, NDArray[Any]]:
-    """Return onnxruntime's values (uint8 less 128) of the graph's values, by name.
+    """Return onnxruntime's integers for the graph's values, by name. 128 is subtracted from uint8.
 
-    Only values that a QuantizeLinear of the model writes are included.
+    Only values that a QuantizeLinear node of the model writes are included.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -59,10 +59,13 @@ def differences(
     values: Mapping[str, NDArray[Any]],
     inputs: Mapping[str, NDArray[Any]] | None = None,
 ) -> dict[str, NDArray[np.int64]]:
-    """By layer: the reference's output on onnxruntime's integers, less onnxruntime's.
+    """Compare each layer of the reference with onnxruntime, given onnxruntime's integers as inputs.
 
-    Layers that read or write what onnxruntime does not have are left out; what the first pass of a
-    layer gives is its own.
+    Layers that read or write values without a counterpart in onnxruntime are left out. The
+    intermediate values of layers that run in two passes are computed by the reference.
+
+    Returns:
+        The reference's output minus onnxruntime's output, by layer.
     """
     result, values = {}, {**values, **(inputs or {})}
     for layer in graph.layers:

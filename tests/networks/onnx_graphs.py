@@ -1,4 +1,4 @@
-"""Makes small ONNX models for the tests of `networks`, and runs the reference of them."""
+"""Small ONNX models for the tests of `networks`, and their outputs by onnxruntime."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def model(
     opset: int = OPSET,
     extra_domains: Sequence[str] = (),
 ) -> onnx.ModelProto:
-    """A model with one float input `x`."""
+    """Make a model with one float input `x`."""
     graph = helper.make_graph(
         nodes,
         "test",
@@ -36,7 +36,7 @@ def model(
 
 
 def with_typed_output(source: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the float outputs typed, which onnxruntime insists on."""
+    """Return the model with the outputs declared as float, which onnxruntime requires."""
     copy = onnx.ModelProto()
     copy.CopyFrom(source)
     for output in copy.graph.output:
@@ -46,22 +46,22 @@ def with_typed_output(source: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def reference(source: onnx.ModelProto, x: NDArray[Any]) -> NDArray[Any]:
-    """The first output by onnxruntime, without its graph optimisations."""
+    """Return the first output by onnxruntime, without its graph optimisations."""
     return references(source, [x])[0]
 
 
 def references(source: onnx.ModelProto, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-    """`reference` of each input, by one session."""
+    """Return the first output for each input, with a single onnxruntime session."""
     opened = session(with_typed_output(source))
     name = opened.get_inputs()[0].name
     return [opened.run(None, {name: x})[0] for x in inputs]
 
 
 def session(source: onnx.ModelProto, *, optimised: bool = False) -> onnxruntime.InferenceSession:
-    """A session of onnxruntime that computes the model as it is written, or optimises it first."""
+    """Open an onnxruntime session, with graph optimisations only if `optimised` is set."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    options.intra_op_num_threads = 1  # threads that wait take the processor from other tests
+    options.intra_op_num_threads = 1  # waiting threads spin and slow other tests
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return onnxruntime.InferenceSession(
@@ -74,20 +74,20 @@ def normal(*shape: int, seed: int = 0) -> NDArray[np.float32]:
 
 
 class NumberedGraph:
-    """Nodes and initializers under construction, named by number."""
+    """Nodes and initializers under construction, with numbered names."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
 
     def constant(self, value: Any) -> str:
-        """The name of an initializer."""
+        """Add an initializer and return its name."""
         name = f"c{len(self.constants)}"
         self.constants.append(numpy_helper.from_array(np.asarray(value), name))
         return name
 
     def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """The name of a node's result."""
+        """Add a node and return the name of its result."""
         name = f"n{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **attributes))
         return name

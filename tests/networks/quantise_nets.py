@@ -1,4 +1,4 @@
-"""Makes small float networks that hold what quantising must know about."""
+"""Small float networks with the structures that quantisation has to handle."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewright.networks.zoo.builder import Builder
 
 
 def residual_net() -> onnx.ModelProto:
-    """A stem, a residual block with a projection, one without, a relu6, a concat and pools."""
+    """Return a stem, residual blocks with and without a projection, a ReLU6, a concat and pools."""
     net = Builder("residual", (1, 8, 12, 12), 0, True)
     x = net.relu(net.batch_norm(net.conv(net.input, "stem", 16, 3, pad=1), "stem.bn"), "stem.relu")
     x = net.max_pool(x, "maxpool", kernel=2, stride=2)
@@ -30,7 +30,7 @@ def residual_net() -> onnx.ModelProto:
 
 
 def attention_net(heads: int = 2, tokens: int = 6, size: int = 16) -> onnx.ModelProto:
-    """One encoder block: attention and a product with a gelu, each behind a layer norm."""
+    """Return one encoder block: attention and a feed-forward layer, each after a layer norm."""
     random = np.random.default_rng(0)
     tensors: dict[str, NDArray[np.generic]] = {
         "split": np.array([1, tokens, heads, size // heads], np.int64),

@@ -1,6 +1,6 @@
-"""Makes small quantised ONNX models for the tests.
+"""Small quantised ONNX models for tests.
 
-Their operators lie between DequantizeLinear and QuantizeLinear of power-of-two scales.
+Their operators lie between DequantizeLinear and QuantizeLinear nodes with power-of-two scales.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 17
 Exponent = int | NDArray[np.int64]
-"""Of a whole tensor, or of each channel, (channels,)."""
+"""The exponent of a scale: one for a whole tensor, or an array with one per channel (channels,)."""
 
 
 class Graph:
     """A quantised graph under construction.
 
-    Tensors are float ones that came out of a DequantizeLinear; methods take and return their names.
+    Methods take and return the names of float tensors, most of which are results of
+    DequantizeLinear.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -31,27 +32,27 @@ class Graph:
         self.random = np.random.default_rng(seed)
 
     def input(self, name: str, shape: Sequence[int]) -> str:
-        """A float graph input."""
+        """Add a float input."""
         self.inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)))
         return name
 
     def constant(self, name: str, value: Any) -> str:
-        """An initializer."""
+        """Add an initializer."""
         self.tensors.append(numpy_helper.from_array(np.asarray(value), name))
         return name
 
     def op(self, kind: str, name: str, inputs: Sequence[str], **attributes: Any) -> str:
-        """A node; its float result."""
+        """Add a node and return the name of its float result."""
         self.nodes.append(helper.make_node(kind, inputs, [f"{name}:0"], name=name, **attributes))
         return f"{name}:0"
 
     def quantise(self, x: str, exponent: int) -> str:
-        """Through int8 of scale 2^exponent, and back."""
+        """Quantise to int8 with the scale 2^exponent, and dequantise."""
         name = f"{x.partition(':')[0]}.q{len(self.nodes)}"
         return self.dequantise(self.op("QuantizeLinear", name, self._scaled(x, exponent)), exponent)
 
     def dequantise(self, q: str, exponent: Exponent, axis: int = 0) -> str:
-        """A float of an int8 tensor; channels along an axis may have exponents of their own."""
+        """Dequantise an int8 tensor. The exponent may be an array with one entry per channel."""
         name = f"{q.partition(':')[0]}.dq{len(self.nodes)}"
         inputs = self._scaled(q, exponent)
         if np.ndim(exponent):
@@ -61,12 +62,12 @@ class Graph:
     def weight(
         self, name: str, shape: Sequence[int], exponent: Exponent, largest: int = 127, axis: int = 0
     ) -> str:
-        """Random int8 weights, dequantised."""
+        """Add random int8 weights and dequantise them."""
         values = self.random.integers(-largest, largest + 1, list(shape)).astype(np.int8)
         return self.dequantise(self.constant(f"{name}.weight", values), exponent, axis)
 
     def bias(self, name: str, channels: int, exponent: Exponent, largest: int = 2000) -> str:
-        """A random int32 bias, dequantised."""
+        """Add a random int32 bias and dequantise it."""
         values = self.random.integers(-largest, largest + 1, channels).astype(np.int32)
         scale = self.constant(f"{name}.bias.scale", np.ldexp(np.float32(1), exponent))
         zero = self.constant(f"{name}.bias.zero", np.zeros_like(exponent, np.int32))
@@ -78,13 +79,13 @@ class Graph:
         self, x: str, name: str, shape: Sequence[int], exponents: tuple[int, Exponent],
         **attributes: Any,
     ) -> str:  # fmt: skip
-        """A convolution with bias; `exponents` of data and weights."""
+        """Add a convolution with bias. `exponents` are those of the data and of the weights."""
         data, weight = exponents
         inputs = [x, self.weight(name, shape, weight), self.bias(name, shape[0], data + weight)]
         return self.op("Conv", name, inputs, **attributes)
 
     def model(self, *outputs: tuple[str, Sequence[int]]) -> onnx.ModelProto:
-        """The finished model."""
+        """Return the finished model."""
         infos = [
             helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape))
             for name, shape in outputs

@@ -1,4 +1,4 @@
-"""Builds a small artifact for the tests, and manifests of it that say something else."""
+"""Builds a small artifact for tests, and copies of it with a changed manifest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCALE = Scale.power_of_two(-5)
 
 
 def in_integers(example: Example) -> IntegerGraph:
-    """The example with a float input and a float output."""
+    """Return the example as an integer network with a float input and a float output."""
     graph = example.graph
     image, logits = (
         Value("image", (1, 1, 12, 12), "float32"),
@@ -35,14 +35,14 @@ def in_integers(example: Example) -> IntegerGraph:
 
 
 def build_small(out: Path, seed: int = 3, notes: dict[str, Json] | None = None) -> None:
-    """Build it for a VTA, with schedules drawn by `seed`."""
+    """Build the small artifact for a VTA, with random schedules."""
     example = small_cnn()
     build(in_integers(example), example.random_picks(seed), make_target("vta-pynq"), "vta", out,
           notes=notes)  # fmt: skip
 
 
 def rewrite_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change a manifest, with a digest that fits."""
+    """Change a manifest and update its digest."""
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest.pop("sha256")
     change(manifest)

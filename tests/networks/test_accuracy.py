@@ -1,4 +1,4 @@
-"""Compares a built network with its source model by onnxruntime."""
+"""Tests the accuracy check of a build, which compares the network with its source model."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Samples(CalibrationDataReader):
 
 @pytest.fixture(scope="module")
 def asymmetric(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A network with a residual, in scales and zero points of onnxruntime's own choice."""
+    """Return a residual network with scales and zero points chosen by onnxruntime."""
     folder = tmp_path_factory.mktemp("asymmetric")
     onnx.save(residual_net(), folder / "float.onnx")
     quantize_static(
@@ -63,7 +63,7 @@ def asymmetric(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_model_with_asymmetric_scales_is_built_right_and_says_so(
     asymmetric: Path, tmp_path: Path
 ) -> None:
-    """It was off by three quarters of its size, with signs turned, and verify was content."""
+    """Such a build was once wrong by three quarters of the output, and `verify` did not notice."""
     out = tmp_path / "art"
     made = build_artifact(LocalRunner(), BuildOptions(model=str(asymmetric), out=out, trials=0))
     artifact = load(out, allow_code=True)
@@ -161,7 +161,7 @@ def test_two_factors_of_a_sum_have_seven_bits_each(one: float, more: float) -> N
 
 
 def test_what_an_inference_gave_stays_when_the_next_one_runs(tmp_path: Path) -> None:
-    """Outputs in int8 were the simulated memory itself."""
+    """int8 outputs were once views of the simulated memory."""
     source = TFLITE / "kws_ref_model.tflite"
     model = model_with_weights(source)
     out = tmp_path / "art"
@@ -186,7 +186,10 @@ def test_what_an_inference_gave_stays_when_the_next_one_runs(tmp_path: Path) -> 
 
 
 def _logarithms() -> onnx.ModelProto:
-    """The logarithm of a sum of fourth powers: small ones are lost among integers of eight bits."""
+    """Return a model that takes the logarithm of sums of fourth powers.
+
+    Small sums are lost in eight bits.
+    """
     rng = np.random.default_rng(0)
     f32, node = onnx.TensorProto.FLOAT, onnx.helper.make_node
     weights = {
@@ -211,7 +214,7 @@ def _logarithms() -> onnx.ModelProto:
 
 @pytest.mark.slow(seconds=8)
 def test_layers_for_which_int8_is_too_coarse_are_computed_in_float(tmp_path: Path) -> None:
-    """Unless a tolerance is given, which the network has to keep as it is."""
+    """If the user gives a tolerance, the quantised network itself has to meet it."""
     onnx.save(_logarithms(), tmp_path / "logarithms.onnx")
     options = BuildOptions(
         model=str(tmp_path / "logarithms.onnx"), out=tmp_path / "built", target="vta-pynq", trials=0

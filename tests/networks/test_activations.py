@@ -1,4 +1,4 @@
-"""Checks that activations behind a layer become part of its kernel, however a model writes them."""
+"""Checks that an activation after a layer is fused into the layer's kernel, in any ONNX form."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ OTHERS: dict[str, tuple[Node, ...]] = {
 
 
 def model(nodes: tuple[Node, ...], folder: Path, also: tuple[str, ...] = ()) -> Path:
-    """A convolution, then `nodes`; `also` names further outputs."""
+    """Write a model with a convolution and the given nodes. `also` names further outputs."""
     rng = np.random.default_rng(3)
     weight = (rng.standard_normal((20, 6, 3, 3)) / 4).astype(np.float32)
     bias = rng.standard_normal(20).astype(np.float32)
@@ -82,7 +82,7 @@ def model(nodes: tuple[Node, ...], folder: Path, also: tuple[str, ...] = ()) -> 
 
 
 def kinds(path: Path) -> list[str]:
-    """The steps of the layer's kernel."""
+    """Return the kinds of post-operations in the layer's kernel."""
     flat, space = networks.load(str(path)).whole.flat, make_target("cpu").space
     (layer,) = activated_layers(flat, space)
     return [step.kind for step in layer.workload.epilogue]

@@ -1,4 +1,4 @@
-"""Checks how a constant of the size of a layer's output is added to the layer."""
+"""Tests the addition of a constant that has the shape of a layer's output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests an artifact: built from a network in integers, loaded without it, refused when damaged."""
+"""Tests artifacts of integer networks: built, loaded without the model, refused when damaged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FILES = {"manifest.json", "network.bin", "instructions.bin", "uops.bin", "consta
 
 @pytest.fixture(scope="module")
 def art(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An artifact that tests only read."""
+    """Return an artifact, which tests only read."""
     out = tmp_path_factory.mktemp("artifact") / "art"
     build_small(out, notes={"quantisation": {"method": "by hand"}})
     return out
@@ -38,7 +38,7 @@ def art(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(art: Path, tmp_path: Path) -> Path:
-    """One to spoil."""
+    """Return a copy of the artifact that a test may damage."""
     shutil.copytree(art, tmp_path / "art")
     return tmp_path / "art"
 
@@ -133,7 +133,7 @@ def test_a_missing_and_a_cut_file_are_refused(name: str, copy: Path) -> None:
 
 
 def manifest_with(change: Callable[[dict], object]) -> Callable[[Path], None]:  # type: ignore[type-arg]
-    """Rewrites the manifest, with a digest that fits."""
+    """Return a function that changes a manifest and updates its digest."""
     return lambda folder: rewrite_manifest(folder, change)
 
 
@@ -248,7 +248,7 @@ def test_what_crosses_the_border_twice_stays_int8() -> None:
 def test_a_folder_of_the_first_release_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """0.1 spelled the format otherwise."""
+    """Release 0.1 spelled the name of the format "artefact"."""
     monkeypatch.setattr(manifest, "FORMAT", "tilewright artefact")
     options = BuildOptions(model="digits_cnn", out=tmp_path / "art", trials=0)
     build_artifact(LocalRunner(), options)

@@ -1,4 +1,4 @@
-"""Checks that an attention whose softmax lies between its products is one function."""
+"""Tests the fusion of attention: two products and the softmax between them become one function."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tilewright.targets.workload import parse_workload
 
 @pytest.fixture(autouse=True)
 def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Join attentions of few rows, in tasks of as few as there may be."""
+    """Also join small attentions, and split them into tasks of as few rows as possible."""
     monkeypatch.setattr(joined_attention, "WORTH", 0)
     monkeypatch.setattr(joined_attention, "SCORES", 1)
 
@@ -41,7 +41,7 @@ def drawn(
     nodes: Sequence[onnx.NodeProto], shapes: dict[str, tuple[int, ...]], outputs: Sequence[str],
     constants: dict[str, np.ndarray] | None = None,
 ) -> onnx.ModelProto:  # fmt: skip
-    """A graph of float32 inputs of these shapes."""
+    """Make a graph with float32 inputs of the given shapes."""
     graph = helper.make_graph(
         list(nodes), "attention",
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()],
@@ -53,7 +53,7 @@ def drawn(
 
 
 def compared(model: onnx.ModelProto, folder: Path) -> int:
-    """How many attentions were joined; the outputs are compared with onnxruntime's."""
+    """Compare the library with onnxruntime. Return the number of joined attentions."""
     import onnxruntime
 
     artifact = built(model, folder)
@@ -77,7 +77,7 @@ def compared(model: onnx.ModelProto, folder: Path) -> int:
 def test_attentions_are_joined_and_give_what_onnxruntime_gives(
     rows: int, width: int, heads: int, tmp_path: Path
 ) -> None:
-    """Rows that tasks share evenly, and a prime number of rows."""
+    """One number of rows divides evenly between tasks, another one is prime."""
     model = two_layers(rows, width, heads)
     artifact = built(model, tmp_path)
     parts = [row["part_of"] for row in artifact.rows if "part_of" in row]
@@ -115,7 +115,7 @@ def product(softmax: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
 def test_attentions_in_bfloat16_are_joined(
     rows: int, width: int, heads: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Shares of rows that overlap, and more threads than heads."""
+    """The tasks' row ranges overlap, and there are more threads than heads."""
     monkeypatch.setattr(joined_attention, "SCORES_OF_TILES", 1 << 13)
     model = two_layers(rows, width, heads)
     artifact = built_in_bfloat16(model, tmp_path, replace(SPEC, threads=threads))
@@ -150,7 +150,7 @@ def test_a_mask_and_a_scale_are_done_to_rows(tmp_path: Path) -> None:
 
 
 def test_attention_may_have_more_keys_than_queries(tmp_path: Path) -> None:
-    """A row of scores that fills no whole vectors."""
+    """The row length of the scores is not a multiple of the vector length."""
     nodes = [helper.make_node("Softmax", ["scores"], ["chances"], name="softmax", axis=-1)]
     shapes = {"q": (2, 32, 8), "k": (2, 8, 43), "v": (2, 43, 8)}
     assert compared(drawn(product(nodes), shapes, ["out"]), tmp_path) == 1
@@ -167,7 +167,7 @@ def test_a_softmax_along_another_axis_is_not_joined(tmp_path: Path) -> None:
 
 
 def test_a_softmax_of_transposed_scores_is_not_joined(tmp_path: Path) -> None:
-    """A row would read numbers of other rows."""
+    """A row of the transposed scores depends on all rows of the product."""
     nodes = [
         helper.make_node("Transpose", ["scores"], ["turned"], name="turn", perm=[0, 2, 1]),
         helper.make_node("Softmax", ["turned"], ["chances"], name="softmax", axis=-1),

@@ -1,4 +1,4 @@
-"""Checks that BatchNorm goes into the weights before it, and no number of the network changes."""
+"""Checks that BatchNorm is folded into the preceding weights without changing the outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHANNELS = 16
 
 
 def _model(operator: str, bias: bool, *, both_read: bool = False) -> onnx.ModelProto:
-    """A convolution or product of 16 outputs and a BatchNorm."""
+    """Return a convolution or product with 16 outputs, followed by a BatchNorm."""
     shapes = {"Conv": (CHANNELS, 16, 3, 3), "Gemm": (CHANNELS, 16)}
     tensors = {
         "w": normal(*shapes[operator]), "b": normal(CHANNELS, seed=5),
@@ -41,7 +41,7 @@ def _model(operator: str, bias: bool, *, both_read: bool = False) -> onnx.ModelP
 
 
 def _operators(source: onnx.ModelProto) -> list[str]:
-    """Of what changes from run to run."""
+    """Return the imported operators that depend on the input, without those on constants."""
     imported = normalise(source, {}).model
     inputs = [info.name for info in data_inputs(imported)]
     flat = import_onnx(weights_as_inputs(imported), inputs)
@@ -69,7 +69,7 @@ def test_it_folds_into_convolutions_and_products(operator: str, bias: bool, tmp_
 def test_what_multiplies_and_adds_numbers_a_channel_behind_it_is_folded_too(
     operator: str, tmp_path: Path
 ) -> None:
-    """Caffe's models have their γ and β in operators of their own."""
+    """Models from Caffe apply γ and β in separate operators."""
     source = _model(operator, True)
     shape = (CHANNELS, 1, 1) if operator == "Conv" else (CHANNELS,)
     given = {"scale": normal(*shape, seed=6), "shift": normal(*shape, seed=7)}
@@ -114,7 +114,7 @@ def test_behind_a_product_of_a_sequence_it_stays_for_its_channels_are_steps() ->
 
 @pytest.mark.parametrize("operator", ["Conv", "Gemm"])
 def test_a_folded_model_computes_what_the_float_one_does(operator: str) -> None:
-    """By onnxruntime; behind a product it is a constant that is added."""
+    """Both models run in onnxruntime."""
     source = _model(operator, True)
     lean = fold_batch_norms(fixed_graph(source, {})).normal.model
     assert not [node for node in lean.graph.node if node.op_type == "BatchNormalization"]

@@ -1,4 +1,4 @@
-"""Checks which tensors are stored in bfloat16, and the accuracy of networks with them."""
+"""Tests which tensors are stored in bfloat16, and the accuracy of such networks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tilewright.targets.cpu.spec import DOTS_BFLOAT16, PLAIN_TILES, CpuSpec, thi
 from tilewright.targets.cpu.target import CpuTarget
 
 SPEC = replace(this_machine(), lanes=16, precision="bf16", bfloat16=PLAIN_TILES)
-"""Its tiles are multiplied by plain arithmetic."""
+"""A CPU whose bfloat16 tiles are multiplied by plain arithmetic instead of tile instructions."""
 SPECS = pytest.mark.parametrize("spec", [
     pytest.param(SPEC, id="plain"),
     pytest.param(replace(SPEC, bfloat16=DOTS_BFLOAT16), id="dots", marks=pytest.mark.skipif(
@@ -43,7 +43,7 @@ SPECS = pytest.mark.parametrize("spec", [
 
 
 def built(model: onnx.ModelProto, folder: Path, spec: CpuSpec = SPEC) -> CompiledArtifact:
-    """The model's artifact by the kernels' rules."""
+    """Build an artifact with the rule schedules of the kernels."""
     path = folder / "model.onnx"
     path.write_bytes(model.SerializeToString())
     target, whole = CpuTarget(spec), networks.load(str(path)).whole
@@ -56,12 +56,12 @@ def built(model: onnx.ModelProto, folder: Path, spec: CpuSpec = SPEC) -> Compile
 
 
 def stored(artifact: CompiledArtifact) -> dict[str, Any]:
-    """The numbers of the tensors that each layer has in bfloat16, by its name."""
+    """Return the numbers of the bfloat16 operands of each layer, by the layer's name."""
     return {str(row["name"]): row.get("bfloat16", []) for row in artifact.rows}
 
 
 def residual(net: Builder) -> str:
-    """A block of ResNet, and a layer for each channel."""
+    """Return a ResNet block with a depthwise layer."""
     x = net.relu(net.conv(net.input, "stem", 32, kernel=3, stride=2, pad=1, bias=True), "stem.r")
     y = net.relu(net.conv(x, "wide", 64, kernel=1, bias=True), "wide.r")
     x = net.relu(net.add(net.conv(y, "narrow", 32, kernel=3, pad=1, bias=True), x, "sum"), "sum.r")
@@ -71,7 +71,7 @@ def residual(net: Builder) -> str:
 
 
 def dense_block(net: Builder) -> str:
-    """Of DenseNet, but for its BatchNorm."""
+    """Return a DenseNet block without its BatchNorm."""
     x = net.conv(net.input, "first", 32, kernel=3, pad=1, bias=True)
     y = net.conv(x, "second", 32, kernel=1, bias=True)
     return net.conv(net.concat([x, y], "concat"), "last", 16, kernel=3, pad=1, bias=True)
@@ -128,7 +128,7 @@ def test_a_concatenation_and_a_batch_norm_pass_it_on(tmp_path: Path) -> None:
 @pytest.mark.slow(seconds=2)
 @pytest.mark.parametrize("pool", ["MaxPool", "AveragePool"])
 def test_pools_and_pixels_of_channels_pass_it_on(pool: str, tmp_path: Path) -> None:
-    """Up and down, as in a U-Net."""
+    """The network goes down and up in resolution, as a U-Net does."""
     tensors = {
         "first": normal(32, 3, 3, 3), "up": normal(64, 32, 2, 2, seed=1),
         "second": normal(64, 32, 1, 1, seed=2), "last": normal(16, 64, 3, 3, seed=3),

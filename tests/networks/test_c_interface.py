@@ -1,4 +1,4 @@
-"""Checks that a C program without Python gives a library's outputs, and says what is wrong."""
+"""Tests the C interface of compiled libraries: outputs and errors in a program without Python."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="there is n
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, digits_library: Path) -> Path:
-    """A built example beside the library of digits_cnn."""
+    """Return a folder with the compiled C example and a library of `digits_cnn`."""
     made = tmp_path_factory.mktemp("capi")
     write_c_interface(made)
     subprocess.run(["make", "-s", "-C", made, "CFLAGS=-Werror -g"], check=True)

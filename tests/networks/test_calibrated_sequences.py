@@ -1,4 +1,4 @@
-"""Tests first passes of quantised convolutions over sequences, measured on samples."""
+"""Checks that `Network.surveyed_on` finds quantised convolutions over sequences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilewright.targets.registry import make_target
 
 
 def test_a_quantised_grouped_convolution_of_a_sequence_is_surveyed(tmp_path: Path) -> None:
-    """Its samples have three dimensions, the image it becomes four."""
+    """The input has three dimensions, and the image into which it is rewritten has four."""
     constants = {
         "s": np.float32(0.0316), "z": np.uint8(130), "u": np.float32(0.0179), "v": np.uint8(0),
         "t": np.float32(0.00816), "n": np.int8(0),

@@ -1,4 +1,4 @@
-"""Checks that rewritten layers fill blocks, compute the same numbers, and cost the least."""
+"""Tests rewriting layers to whole channel blocks: equal results, at the lowest estimated cost."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def test_the_first_convolution_of_resnet_becomes_space_to_depth(target: str | No
 def test_what_counts_decides_what_is_cheapest() -> None:
     """The cost model decides how a kernel is unfolded.
 
-    By iterations alone, the whole kernel becomes channels, and the host packs ten times as much.
+    If only iterations count, the whole kernel is unfolded into channels. The host then packs ten
+    times as many bytes.
     """
 
     def sooner(workload: Workload, _: Unfold | None) -> float:

@@ -1,4 +1,4 @@
-"""Checks that a float network compiled for this processor computes what onnxruntime does."""
+"""Compares float networks that are compiled for this CPU with onnxruntime."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ FILES = {"manifest.json", "network.so", "check.npz"}
 
 
 def small_mobile(net: Builder) -> str:
-    """Return the building blocks of MobileNet-v2, with channels that fill no vector.
+    """Return the building blocks of MobileNet-v2, with channels that do not fill whole vectors.
 
-    They are an odd stem, an inverted residual, a concatenation, pools, and a clip that no kernel
+    They are a strided stem, an inverted residual, a concatenation, pools, and a clip that no kernel
     supports.
     """
     x = net.relu6(
@@ -72,7 +72,7 @@ def small_mobile(net: Builder) -> str:
 
 
 def small_transformer(net: Builder) -> str:
-    """One layer of a transformer: tokens, products of activations, normalisation."""
+    """Return one transformer layer: embedding, attention, feed-forward layer and layer norms."""
     x = net.layer_norm(net.embedding(net.input, "words", 50, 32), "norm0", 1e-5)
     x = net.layer_norm(net.add(attention(net, x, "attention", 2), x, "add1"), "norm1", 1e-5)
     y = net.add(feed_forward(net, x, "ffn", 64), x, "add2")
@@ -80,7 +80,7 @@ def small_transformer(net: Builder) -> str:
 
 
 def built(model: onnx.ModelProto | str, folder: Path) -> CompiledArtifact:
-    """The model's artifact with the schedules that the kernels' own rules say: nothing is timed."""
+    """Build an artifact with the rule schedules of the kernels. Nothing is measured."""
     if not isinstance(model, str):
         path = folder / "model.onnx"
         path.write_bytes(model.SerializeToString())
@@ -105,7 +105,7 @@ def by_rule(target: CpuTarget, workload: Workload) -> Pick:
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of digits_cnn, which tests only read."""
+    """Return the artifact of `digits_cnn`, which tests only read."""
     folder = tmp_path_factory.mktemp("digits")
     built("digits_cnn", folder)
     return folder / "art"
@@ -113,7 +113,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(digits: Path, tmp_path: Path) -> Path:
-    """One to spoil."""
+    """Return a copy of the artifact that a test may damage."""
     shutil.copytree(digits, tmp_path / "art")
     return tmp_path / "art"
 
@@ -201,7 +201,7 @@ def test_products_of_attention_read_and_write_heads_where_they_lie(
 
 
 def test_a_batch_norm_that_no_layer_takes_in_stays_in_blocks_of_channels(tmp_path: Path) -> None:
-    """As in DenseNet, where it stands before a convolution."""
+    """As in DenseNet, the BatchNorm precedes a convolution."""
     net = Builder("small", (1, 3, 12, 12), seed=1, weights=True)
     x = net.conv(net.input, "first", 16, kernel=3, pad=1, bias=True)
     y = net.conv(x, "second", 16, kernel=1, bias=True)
@@ -271,7 +271,7 @@ def test_a_resize_between_layers_reads_blocks_of_channels(
 
 @pytest.mark.parametrize("size", [4, 100])  # a small input is copied, a large one read in place
 def test_what_an_inference_gave_stays_as_it_was(size: int, tmp_path: Path) -> None:
-    """One output is the input in another shape."""
+    """One output is a reshaped input."""
     shape = [1, 3, size, size]
     graph = helper.make_graph(
         [
@@ -299,7 +299,7 @@ def test_what_an_inference_gave_stays_as_it_was(size: int, tmp_path: Path) -> No
 
 
 def test_a_layers_time_is_that_of_its_own_kernel() -> None:
-    """TVM may call a short branch first that the model has last."""
+    """TVM may call a short branch first that comes last in the model."""
     layers = [
         CallTime(name, (name,), "conv2d", 1, function)
         for name, function in (("a", "wide"), ("b", "long"), ("c", "wide"), ("d", "short"))
@@ -325,7 +325,7 @@ def _model(
 
 
 def _run(artifact: CompiledArtifact, x: NDArray[Any]) -> tuple[list[str], NDArray[Any]]:
-    """The names of what TVM compiled between the kernels, and the output."""
+    """Run the artifact. Return the names of the functions that TVM compiled, and the output."""
     result, spent = artifact.run({"x": x}, layers=True)
     return [name for name, _ in spent.others], result["y"]
 
@@ -341,7 +341,7 @@ def test_a_changed_byte_is_refused(copy: Path, name: str) -> None:
 
 
 def spoiled(folder: Path, change: Callable[[dict[str, Json]], None]) -> Path:
-    """The folder with another manifest, which knows its own digest."""
+    """Change the manifest in a folder and update its digest."""
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["sha256"]
     change(manifest)
@@ -418,7 +418,7 @@ def test_a_target_that_computes_in_float_gets_float_workloads_without_padding() 
 
 
 def quantised() -> onnx.ModelProto:
-    """A stem, a convolution of each channel and a 1×1 one, in QDQ."""
+    """Return a QDQ network with a stem, a depthwise and a 1×1 convolution."""
     net = Graph()
     x = net.quantise(net.input("x", (1, 3, 16, 16)), -6)
     stem = net.conv(x, "stem", (16, 3, 3, 3), (-6, -7), strides=[2, 2], pads=[1, 1, 1, 1])
@@ -453,7 +453,7 @@ def test_layers_of_a_quantised_network_multiply_its_integers_unless_asked_not_to
 def test_what_onnxruntime_quantised_gives_what_onnxruntime_gives(
     form: str, per_channel: bool, tmp_path: Path
 ) -> None:
-    """Asymmetric uint8 activations at scales that are no powers of two, its default."""
+    """The default is asymmetric uint8 activations with scales that are not powers of two."""
     net = Builder("small", (1, 3, 24, 24), seed=0, weights=True)
     onnx.save(net.model(small_mobile(net)), tmp_path / "float.onnx")
     quantise_static(tmp_path / "float.onnx", tmp_path / "int8.onnx", form, per_channel)
@@ -535,7 +535,7 @@ def test_samples_beyond_the_bound_refuse_a_library(tmp_path: Path) -> None:
 
 
 class KernelsWithoutEpilogue(CpuTarget):
-    """Makes wrong kernels: they omit post-operations of a convolution that take no tensor."""
+    """A target whose kernels are wrong: they leave out the clips of a layer's epilogue."""
 
     def kernel(self, workload: Workload, config: Sequence[int]) -> KernelCode:
         bare = tuple(op for op in workload.epilogue if op.kind not in ("min", "max"))

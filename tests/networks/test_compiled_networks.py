@@ -1,4 +1,4 @@
-"""Checks that the imported module computes what the ONNX file says (TVM against onnxruntime)."""
+"""Compares imported modules that TVM runs with onnxruntime on the same ONNX files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tilewright.networks.zoo.builder import Builder
 
 @pytest.fixture(scope="module")
 def network() -> Network:
-    """Compiled when it is first run, for all tests here."""
+    """Return a network that is compiled on its first run and shared by all tests."""
     return networks.load("digits_cnn")
 
 

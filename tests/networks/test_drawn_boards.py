@@ -1,6 +1,6 @@
-"""Compares drawn networks on machines of many shapes with onnxruntime.
+"""Compares random networks on VTA machines of many shapes with onnxruntime.
 
-What the board gives is equal, number for number, for every image of a batch.
+The outputs must be equal for every image of a batch.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ MACHINES = [
     (1, 32, 16),
     (2, 32, 16),
 ]
-"""Rows, input channels and output channels that a machine multiplies at once."""
+"""The (rows, input channels, output channels) that a machine multiplies in one step."""
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow(seconds=0.1)) for seed in range(1, 6))]
 
 
 def machine(batch: int, block_in: int, block_out: int) -> VtaSpec:
-    """A machine of that shape, whose scratchpads hold as many elements as the stock one's."""
+    """Return a machine with these blocks. Its scratchpads hold as many elements as the default."""
     rows, ins, outs = (int(np.log2(size)) for size in (batch, block_in, block_out))
     return VtaSpec.from_mapping(
         {
@@ -68,7 +68,7 @@ def test_relus_may_leak(shape: tuple[int, int, int], seed: int, tmp_path: Path) 
 def _check_board(
     spec: VtaSpec, number: int, tmp_path: Path, slope: float | None = None
 ) -> IntegerGraph:
-    """Build the drawn network of that number and run it. Returns its layers."""
+    """Build the random network with this number, run it and compare it. Return its layers."""
     seed = number % 1000
     square = spec.block_in == spec.block_out
     model = drawn_network(number, 1 + seed % 3, spec.block_in if square else None, slope)

@@ -1,7 +1,7 @@
-"""Checks that drawn networks compute what onnxruntime does, or are refused with a cause.
+"""Checks that random networks compute what onnxruntime computes, or are refused with a reason.
 
-They come in every form and on two machines. `python -m benchmarks.artifacts.networks_agree` checks
-hundreds.
+Each network is built in several variants and on two machines. `python -m
+benchmarks.artifacts.networks_agree` runs the same check on hundreds of networks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tilewright.targets.registry import make_target
 SEEDS = tuple(range(20))
 NIGHTLY = pytest.mark.nightly(seconds=3)
 FAULTY: dict[tuple[int, str], str] = {}
-"""Known defects, by seed and machine."""
+"""Known defects by seed and machine."""
 
 
 def test_a_seed_draws_the_same_network_again() -> None:
@@ -109,7 +109,7 @@ def test_a_drawn_network_computes_what_onnxruntime_does_or_is_refused(
 
 @pytest.mark.slow(seconds=8)
 def test_networks_that_are_fused_otherwise_are_compared_one_of_a_kind() -> None:
-    """Learned, this network is as it is with all fused."""
+    """For this network, the learned fusion equals the fusion of everything."""
     outcome = run_case(drawn_case(43), Machine(STOCK, STOCK))
     assert not outcome.is_defect, (outcome.said, outcome.wrong, outcome.trace)
     assert outcome.fused == ("other", "all", "none")
@@ -120,7 +120,7 @@ def test_the_first_seeds_have_every_form() -> None:
 
 
 def test_other_numbers_than_a_person_expects_are_a_failure(tmp_path: Path) -> None:
-    """The vectors are off by one."""
+    """The expected outputs beside the model are off by the size of the output."""
     (case,) = folder_cases(_with_vectors(tmp_path, off=1.0))
     outcome = run_case(case, machines_of(0, tmp_path)[0])
     assert outcome.kind == "disagreed"
@@ -152,7 +152,7 @@ def test_models_without_vectors_are_left_out(tmp_path: Path) -> None:
 
 
 def test_the_least_part_that_fails_is_found() -> None:
-    """As if whatever holds a Softmax failed."""
+    """Every part of the network that contains a Softmax counts as failed."""
     case = next(c for c in map(drawn_case, range(0, 80, 8)) if _kinds(c).count("Softmax"))
     small = shrink_case(case, lambda part: "Softmax" in _kinds(part))
     assert _kinds(small) == ["Softmax"]
@@ -164,7 +164,7 @@ def _kinds(case: Case) -> list[str]:
 
 
 def _plain() -> Case:
-    """A float network that is one convolution."""
+    """Return a float network with a single convolution."""
     from onnx import TensorProto, helper
 
     weight = np.random.default_rng(0).standard_normal((16, 16, 3, 3), dtype=np.float32)
@@ -180,7 +180,7 @@ def _plain() -> Case:
 
 
 def _with_vectors(folder: Path, off: float) -> Path:
-    """A folder with that network and `off` times the size of its output beside what is right."""
+    """Write the plain network and its expected output, shifted by `off` times the output's size."""
     case, place = _plain(), folder / "models" / "plain"
     (place / "test_data_set_0").mkdir(parents=True)
     onnx.save(case.model, place / "model.onnx")

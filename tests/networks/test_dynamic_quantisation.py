@@ -1,4 +1,4 @@
-"""Compares dynamically quantised networks, as onnxruntime writes them, with onnxruntime."""
+"""Compares networks that onnxruntime quantised dynamically with onnxruntime."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ compiles_int8 = pytest.mark.skipif(
 
 
 class Net(NumberedGraph):
-    """A network under construction that quantises its activations while it runs."""
+    """A network under construction that quantises its activations dynamically."""
 
     def __init__(self) -> None:
         super().__init__()
         self.random = np.random.default_rng(7)
 
     def dynamic(self, x: str) -> list[str]:
-        """The integers, scale and zero point of a tensor, each time by an operator of its own."""
+        """Add a DynamicQuantizeLinear. Return the names of integers, scale and zero point."""
         names = [f"{x}.{len(self.nodes)}.{part}" for part in ("q", "s", "z")]
         self.nodes.append(helper.make_node("DynamicQuantizeLinear", [x], names, name=names[0]))
         return names
@@ -50,7 +50,7 @@ class Net(NumberedGraph):
     def weights(
         self, shape: tuple[int, ...], kind: str, axis: int | None, zero: int
     ) -> tuple[str, str, str]:
-        """Integers with their scale and zero point, of each channel where there is an axis."""
+        """Add integer weights with scale and zero point, one per channel if an axis is given."""
         ends = np.iinfo(kind)
         numbers = self.random.integers(ends.min, ends.max + 1, shape).astype(kind)
         count = () if axis is None else (shape[axis],)
@@ -59,18 +59,18 @@ class Net(NumberedGraph):
         return self.constant(numbers), self.constant(scale), self.constant(zeros)
 
     def scaled(self, integers: str, scale: str, other: str) -> str:
-        """What sums of products of integers stand for."""
+        """Convert integer sums to float with the scales of both operands."""
         real = self.op("Cast", integers, to=TensorProto.FLOAT)
         return self.op("Mul", real, self.op("Mul", scale, other))
 
     def dense(self, x: str, shape: tuple[int, int], kind: str, axis: int | None, zero: int) -> str:
-        """A product of matrices."""
+        """Add a matrix product."""
         q, s, z = self.dynamic(x)
         w, sw, wz = self.weights(shape, kind, axis, zero)
         return self.scaled(self.op("MatMulInteger", q, w, z, wz), s, sw)
 
     def conv(self, x: str, shape: tuple[int, ...], kind: str, **attributes: Any) -> str:
-        """A convolution with a bias."""
+        """Add a convolution with a bias."""
         q, s, z = self.dynamic(x)
         w, sw, wz = self.weights(shape, kind, None, 0 if kind == "int8" else 128)
         y = self.scaled(self.op("ConvInteger", q, w, z, wz, **attributes), s, sw)
@@ -78,7 +78,7 @@ class Net(NumberedGraph):
         return self.op("Add", y, self.constant(bias.astype(np.float32)))
 
     def model(self, shape: tuple[int, ...], *results: str) -> onnx.ModelProto:
-        """The whole."""
+        """Return the finished model."""
         graph = helper.make_graph(
             self.nodes, "net", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
             [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in results],
@@ -89,13 +89,13 @@ class Net(NumberedGraph):
 
 
 def far(ours: NDArray[Any], theirs: NDArray[Any]) -> float:
-    """The largest error, as a share of the largest value."""
+    """Return the largest error, relative to the largest value."""
     assert ours.shape == theirs.shape
     return float(np.abs(ours - theirs).max() / max(float(np.abs(theirs).max()), 1e-30))
 
 
 def exact(model: onnx.ModelProto, x: NDArray[np.float32]) -> NDArray[Any]:
-    """By onnxruntime, with sums that do not saturate."""
+    """Return onnxruntime's output, with sums that do not saturate."""
     return reference(reference_model(model), x)
 
 
@@ -134,7 +134,7 @@ def test_a_product_is_one_of_dequantised_tensors(
 def test_its_kernel_gives_the_numbers_of_onnxruntime(
     shape: tuple[int, ...], kind: str, axis: int | None, zero: int, tmp_path: Path
 ) -> None:
-    """By integers where weights have no zero point, else in float32."""
+    """The kernel uses integers if the weights have no zero point, and float32 otherwise."""
     net = Net()
     y = net.dense("x", (32, 24), kind, axis, zero)
     y = net.op("Relu", net.op("Add", y, net.constant(normal(24))))
@@ -219,7 +219,7 @@ def test_two_activations_are_multiplied(tmp_path: Path) -> None:
 def test_products_of_integers_that_stay_have_no_kernel_of_floats(
     second: str, tmp_path: Path
 ) -> None:
-    """Nothing scales the sums, so they stay in int32."""
+    """No operator scales the sums, so they stay int32."""
     net, shape = Net(), (6, 32)
     q, _, z = net.dynamic("x")
     if second == "constant":

@@ -1,6 +1,6 @@
-"""Checks that a library with several threads works in a forked process.
+"""Checks that a multi-threaded library works in a forked process, in Python and in C.
 
-Such a process must not wait for threads that stayed in the parent, in Python or in C.
+The child must not wait for worker threads, because a fork does not copy the threads of its parent.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def source() -> onnx.ModelProto:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `net.onnx`, and `art`, a library of it whose layers have several threads."""
+    """Return a folder with the model `net.onnx` and its multi-threaded library `art`."""
     folder = tmp_path_factory.mktemp("forks")
     onnx.save(source(), folder / "net.onnx")
     options = BuildOptions(

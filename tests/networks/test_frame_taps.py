@@ -1,4 +1,4 @@
-"""Checks that convolutions of volumes read frames where they lie, and are onnxruntime's."""
+"""Tests convolutions of volumes that read their frames in place, without copying them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def chain(
 ) -> onnx.ModelProto:
     """Return two convolutions of volumes.
 
-    The second one has `depth` (kernel, stride, dilation), and `pads` (depth, rows, columns) on both
-    sides.
+    `depth` is the second one's (kernel, stride, dilation) along the depth axis. `pads` is its
+    padding of (depth, rows, columns), the same on both sides.
     """
     taps, stride, dilation = depth
     size = 1 if pads[1] == 0 else 3
@@ -58,7 +58,7 @@ def chain(
     nightly_after(3, [
         ((3, 2, 1), (1, 1, 1), 1, True),
         ((3, 1, 1), (1, 0, 0), 1, False),  # a kernel without padding copies nothing
-        ((3, 1, 1), (1, 1, 1), 2, False),  # frames of the padding lie between volumes
+        ((3, 1, 1), (1, 1, 1), 2, False),  # padding frames lie between volumes
         ((3, 1, 1), (1, 1, 1), 1, True), ((2, 1, 2), (0, 1, 1), 1, True),
         ((1, 2, 1), (0, 1, 1), 1, True),
     ]),
@@ -93,7 +93,7 @@ def test_frames_in_bfloat16_are_read_where_they_lie(channels: int, tmp_path: Pat
 def test_somebodys_own_choice_of_images_is_not_taken_for_frames(
     pixels: bool, tmp_path: Path
 ) -> None:
-    """Images counted from the end, and a mask of pixels."""
+    """The images are chosen by indices from the end, or multiplied by a mask of pixels."""
     chosen = helper.make_node("Gather", ["x", "places"], ["g"], axis=0)
     masked = helper.make_node("Where", ["mask", "x", "zero"], ["g"])
     nodes = [
@@ -129,7 +129,7 @@ def test_a_line_of_frames_is_found_or_is_none(
         again = np.where((again >= 0) & (again < frames), again, -1)
         np.testing.assert_array_equal(again, places)
     wrong = places.copy()
-    wrong[0, 0] = (places[0, 0] + 2) % frames  # no longer on the line, or there where none is
+    wrong[0, 0] = (places[0, 0] + 2) % frames  # off the line, or an index where there is none
     if line is not None and (places >= 0).sum() > 3:
         result = _line(wrong, frames)
         assert result is None or result != line

@@ -1,6 +1,6 @@
-"""Checks that networks compute the same numbers, whatever is labelled as fused.
+"""Checks that random networks compute the same values with any fusion labels.
 
-hypothesis draws them; layers read any tensors before them.
+Hypothesis draws the networks. A layer may read any earlier tensors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Piece:
-    """A few operators. `first` and `second` count back from the last tensor."""
+    """A few operators of a random network. `first` and `second` count back from the last tensor."""
 
     kind: str
     first: int
@@ -59,7 +59,7 @@ pieces = st.builds(
 
 
 class Drawn(Graph):
-    """A network under construction, and its tensors so far."""
+    """A random network under construction, and its tensors so far."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -67,7 +67,7 @@ class Drawn(Graph):
         self.found = [Tensor(self.quantise(self.input("x", shape), -5), shape, -5)]
 
     def add(self, piece: Piece) -> None:
-        """With the piece's results as the last tensors; nothing where no tensor fits."""
+        """Add a piece. Its results become the last tensors. Do nothing if no tensor fits."""
         x, other = (self._back(self.found, count) for count in (piece.first, piece.second))
         alike = [item for item in self.found if item.shape[2:] == x.shape[2:]]
         same = [item for item in alike if item.shape == x.shape]
@@ -75,7 +75,7 @@ class Drawn(Graph):
         match piece.kind:
             case "conv":
                 self._end(piece, *self._conv(x, channels, kernel, stride))
-            case "block":  # what it adds may be what it reads
+            case "block":  # it may add its own input
                 beside = self._back(alike, piece.second)
                 y, shape = self._conv(x, beside.shape[1], kernel, 1)
                 self._end(piece, self._op("Add", y, beside.name), shape)
@@ -136,14 +136,14 @@ class Drawn(Graph):
     st.none() | st.integers(1, 8),
     st.integers(0, 99),
 )
-@example(  # the block adds what it reads, which is no shortcut beside it
+@example(  # the block adds its own input, without a projection
     [Piece("conv", 0, 0, 1, 16, 1, False, -4), Piece("block", 0, 0, 3, 16, 1, True, -3)],
     [True] * 60, None, 0,
 )  # fmt: skip
 def test_any_labelling_of_any_network_computes_the_same(
     drawn: list[Piece], labels: list[bool], inside: int | None, seed: int
 ) -> None:
-    """Its results are the last tensor and perhaps one from the middle."""
+    """The outputs are the last tensor and sometimes an inner one."""
     net = Drawn(seed)
     for piece in drawn:
         net.add(piece)

@@ -1,4 +1,4 @@
-"""Checks that every labelling computes the same numbers, on paper and on the board."""
+"""Checks that all fusion labellings compute the same, in the reference and on the board."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from tilewright.targets.registry import kind_of, make_target
 def branching_net() -> onnx.ModelProto:
     """Return a network with branches, siblings and shortcuts.
 
-    Behind a stem with a pool there are four branches, of which three are siblings and one splits
-    again; a convolution reads their concatenation; two blocks with projection shortcuts follow.
+    After a stem with a pool come four branches, of which three are siblings and one splits again. A
+    convolution reads their concatenation. Two blocks with projection shortcuts follow.
     """
     net = Builder("branching", (1, 3, 20, 20), 0, True)
 
@@ -42,7 +42,7 @@ def branching_net() -> onnx.ModelProto:
         return net.relu(net.batch_norm(own, f"{name}.bn"), f"{name}.relu")
 
     def block(x: str, name: str, channels: int, kernel: int, stride: int) -> str:
-        """With a projection shortcut, whose result is cut like others' if it has a stride."""
+        """Add a block with a projection shortcut, which ends in a ReLU if it has a stride."""
         own = net.conv(x, f"{name}.inner", 24, 1, stride)
         own = net.relu(net.batch_norm(own, f"{name}.inner.bn"), f"{name}.inner.relu")
         own = net.batch_norm(
@@ -101,7 +101,7 @@ def test_any_labelling_computes_the_same(labels: list[bool]) -> None:
     values = run(other, inputs, in_memory(other))
     for output in graph.outputs:
         np.testing.assert_array_equal(values[output.name], expected[output.name])
-    for layer in graph.layers:  # whatever both have in between, too
+    for layer in graph.layers:  # and all intermediate tensors that both have
         if layer.output in values:
             np.testing.assert_array_equal(values[layer.output], expected[layer.output])
 
@@ -143,7 +143,7 @@ def test_a_shortcut_goes_to_the_last_convolution_of_its_block() -> None:
     own = summed["wide.outer"].workload.shortcut
     assert own is not None
     assert [op.value for op in own.epilogue if op.kind == "shl"] == [scale] * (scale > 0)
-    assert ("max", 0) in [(op.kind, op.value) for op in own.epilogue]  # its relu comes along
+    assert ("max", 0) in [(op.kind, op.value) for op in own.epilogue]  # its ReLU moves too
 
 
 @settings(max_examples=25, deadline=None)
@@ -157,7 +157,7 @@ def test_a_shortcut_goes_to_the_last_convolution_of_its_block() -> None:
 def test_a_block_computes_the_same_with_its_shortcut_summed(
     scale: int, stride: int, kernel: int, channels: tuple[int, int, int], seed: int
 ) -> None:
-    """The residual counts in 2^scale times the sums' unit."""
+    """The residual's unit is 2^scale times the unit of the sums."""
     (given, inner, out), g = channels, Graph(seed)
     x = g.quantise(g.input("x", (1, 16, 7, 8)), -5)
     x = g.quantise(g.conv(x, "stem", (given, 16, 1, 1), (-5, -7)), -5)
@@ -186,7 +186,7 @@ def test_a_block_computes_the_same_with_its_shortcut_summed(
 
 
 def test_shortcuts_that_cannot_be_summed_say_why() -> None:
-    """A shortcut of 3×3; one whose result is an output, too."""
+    """One shortcut has a 3×3 kernel. The result of the other one is also an output."""
     g = Graph()
     x = g.quantise(g.input("x", (1, 16, 8, 8)), -5)
     wide = g.quantise(g.conv(x, "wide", (16, 16, 3, 3), (-5, -7), pads=(1, 1, 1, 1)), -4)
@@ -229,7 +229,7 @@ def test_a_sum_that_would_be_another_number_is_refused(name: str, epilogue: str,
 @pytest.mark.parametrize("spec", ["vta-pynq", "huge"])
 @pytest.mark.parametrize("block", ["identity", "projection"])
 def test_the_average_of_a_block_runs_on_the_board(spec: str, block: str, tmp_path: Path) -> None:
-    """Its last convolution adds a tensor that is larger than what it stores."""
+    """The last convolution adds a residual that is larger than its stored (averaged) result."""
     target, net = make_target(spec), Builder("block", (1, 16, 7, 7), 0, True)
 
     def conv(x: str, name: str, channels: int) -> str:
@@ -285,7 +285,7 @@ def test_an_average_goes_to_the_convolution_before_it() -> None:
     labels=st.tuples(st.booleans(), st.booleans()),
     seed=st.integers(0, 99),
 )
-@example((1, 2), (1, 1), 1, "residual", (-2, -3), (True, False), 0)  # b reads a, and adds it
+@example((1, 2), (1, 1), 1, "residual", (-2, -3), (True, False), 0)  # b reads and adds a
 def test_a_convolution_computes_the_same_with_its_average(
     image: tuple[int, int],
     channels: tuple[int, int],
@@ -297,8 +297,8 @@ def test_a_convolution_computes_the_same_with_its_average(
 ) -> None:
     """A fused average computes the same as a separate one.
 
-    This holds alone or behind a residual or a projection shortcut, which may be fused too, for all
-    labels of the clips on either side.
+    The convolution may stand alone, or add a residual or a projection shortcut, which may be fused
+    too. The clips before and after the average may be fused or not.
     """
     (inner, out), (before, behind), g = channels, exponents, Graph(seed)
     if groups > 1:
@@ -333,8 +333,8 @@ def test_a_convolution_computes_the_same_with_its_average(
 def test_averages_that_stay_layers_say_why() -> None:
     """Averages that cannot be fused give the reason.
 
-    Here they are an average of a tensor with a second reader, one that counts differently, and one
-    whose convolution does not clip.
+    One averages a tensor with a second reader, one has another scale, and the convolution of the
+    third one does not clip its result.
     """
     g = Graph()
     x = g.quantise(g.input("x", (1, 16, 6, 6)), -5)
@@ -371,8 +371,8 @@ def test_an_average_of_results_that_are_not_cut_is_refused() -> None:
 def test_averages_of_joined_tensors_run_on_the_board(spec: str, which: str, tmp_path: Path) -> None:
     """An average of a concatenation runs as one average per input.
 
-    The inputs are a convolution, a concatenation of two, and a pool. The pool's average stays a
-    layer, as does each that is not fused.
+    The inputs are a convolution, a concatenation of two convolutions, and a pool. The average of
+    the pool stays a separate layer, and so does each average that is not fused.
     """
     target, net = make_target(spec), Builder("joined", (1, 16, 7, 7), 0, True)
 
@@ -415,8 +415,8 @@ def test_averages_of_joined_tensors_run_on_the_board(spec: str, which: str, tmp_
 def test_averages_of_joined_tensors_that_stay_one_layer_say_why() -> None:
     """Averages of a concatenation that stay one layer give the reason.
 
-    The concatenation has another reader; the average is clipped to less than eight bits; or the CPU
-    writes a part.
+    The concatenation has a second reader, the average is clipped to less than eight bits, or the
+    CPU writes one of the inputs.
     """
 
     def reason(read: bool = False, cut: bool = False, erf: bool = False) -> str:
@@ -435,11 +435,11 @@ def test_averages_of_joined_tensors_that_stay_one_layer_say_why() -> None:
 
     assert reason(read=True) == "the joined tensor is read by other operators, too"
     assert reason(cut=True) == "its results are clipped to less than eight bits"
-    assert reason(erf=True) == ""  # the CPU joins them: no tensor lies in another
+    assert reason(erf=True) == ""  # the CPU joins them in a new tensor
 
 
 def test_what_does_not_lie_in_whole_blocks_is_moved_by_the_cpu() -> None:
-    """Half a block of channels in front of others; a batch of images; a tensor twice."""
+    """The inputs are half a block of channels, a batch of images, or the same tensor twice."""
 
     def joined(shape: tuple[int, ...], widths: tuple[int, ...], twice: bool = False) -> int:
         g = Graph()

@@ -1,4 +1,4 @@
-"""Builds networks for Gemmini, runs them in simulation and compares them with onnxruntime."""
+"""Runs networks on the Gemmini simulator and compares them with onnxruntime."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tilewright.targets import make_target
 
 
 def strips_net(g: Graph) -> onnx.ModelProto:
-    """Channels of a tensor that lie in it, joined again behind layers of their own."""
+    """Return a net that slices channels in place and joins them again after two layers."""
     x = g.quantise(g.input("x", (1, 16, 7, 7)), -5)
     whole = g.quantise(g.conv(x, "conv", (32, 16, 3, 3), (-5, -6)), -1)
     parts = []
@@ -44,9 +44,9 @@ def strips_net(g: Graph) -> onnx.ModelProto:
 
 
 def gaps_net(g: Graph) -> onnx.ModelProto:
-    """Return a network with 40 channels, whose rows of 40 bytes have gaps behind them.
+    """Return a network whose 40 channels are stored in rows with gaps between them.
 
-    A convolution reads them with gaps; a product reads the image as one row, without gaps.
+    A convolution reads the rows with gaps. A product reads the image as one row without gaps.
     """
     x = g.quantise(g.input("x", (1, 40, 6, 6)), -5)
     y = g.quantise(g.conv(x, "first", (40, 40, 3, 3), (-5, -7)), -1)
@@ -57,9 +57,9 @@ def gaps_net(g: Graph) -> onnx.ModelProto:
 
 
 def channels_last_net(g: Graph) -> onnx.ModelProto:
-    """Return a dense layer behind an image that is flattened with channels last.
+    """Return a dense layer after an image that is flattened with the channels last.
 
-    Networks from TensorFlow Lite files have such layers. Its sums need a large shift.
+    TensorFlow Lite files have such layers. The sums need a large shift.
     """
     x = g.quantise(g.input("x", (1, 4, 10, 20)), -5)
     y = g.quantise(g.conv(x, "first", (8, 4, 3, 3), (-5, -7)), -1)
@@ -70,10 +70,10 @@ def channels_last_net(g: Graph) -> onnx.ModelProto:
 
 
 def pools_net(g: Graph) -> onnx.ModelProto:
-    """Return three max-pools behind convolutions.
+    """Return three max-pools after convolutions.
 
-    Zeros around the image are right for the first pool, the second has no padding, and for the
-    third zeros would be wrong.
+    The first pool may be padded with zeros, the second one has no padding, and zeros would be wrong
+    for the third one.
     """
     x = g.quantise(g.input("x", (1, 16, 30, 30)), -5)
     y = g.conv(x, "first", (24, 16, 3, 3), (-5, -7))
@@ -91,7 +91,7 @@ NETS: dict[str, tuple[Callable[[Graph], onnx.ModelProto], int]] = {
     "attention": (attention_net, 5), "strips": (strips_net, 4),
     "gaps": (gaps_net, 3), "pools": (pools_net, 3), "channels_last": (channels_last_net, 2),
 }  # fmt: skip
-"""Networks, and the layers that the accelerator gets of them at least."""
+"""The networks, and the minimum number of layers that each gives to the accelerator."""
 
 
 def layers_of(model: onnx.ModelProto) -> IntegerGraph:
@@ -100,7 +100,7 @@ def layers_of(model: onnx.ModelProto) -> IntegerGraph:
 
 
 def built(model: onnx.ModelProto, folder: Path) -> tuple[IntegerGraph, artifact.Artifact]:
-    """All that the accelerator can run of a model, by schedules of lowest estimate."""
+    """Build everything that the accelerator can run, with the schedules of lowest estimate."""
     target = make_target("gemmini")
     graph = layers_of(model)
     picks = tuned_picks(artifact.canonical_workloads(graph), target, trials=0)
@@ -113,7 +113,7 @@ def built(model: onnx.ModelProto, folder: Path) -> tuple[IntegerGraph, artifact.
 @pytest.mark.slow(seconds=4)
 @pytest.mark.parametrize("name", nightly_after(3, NETS, 4))
 def test_a_network_gives_what_onnxruntime_gives(name: str, tmp_path: Path) -> None:
-    """Exactly, but where floats are rounded differently: both round ties to even."""
+    """The values are equal except for float rounding differences. Both round ties to even."""
     make, layers = NETS[name]
     model = make(Graph())
     graph, loaded = built(model, tmp_path / "built")
@@ -163,7 +163,7 @@ int main(int count, char **words)
 
 @pytest.mark.slow(seconds=4)
 def test_a_network_as_c_issues_its_commands_and_holds_its_weights(tmp_path: Path) -> None:
-    """As the compiler of this machine understands it, with a macro that logs."""
+    """The exported C file is compiled with a macro that logs every command."""
     folder = tmp_path / "built"
     _, loaded = built(gaps_net(Graph()), folder)
     out = tmp_path / "net.c"
@@ -198,7 +198,7 @@ def test_a_network_as_c_issues_its_commands_and_holds_its_weights(tmp_path: Path
 
 
 def test_what_no_store_clips_to_is_left_to_the_host() -> None:
-    """A relu6 that ends at 96 of 127."""
+    """The layer has a ReLU6 whose upper limit is 96, not 127."""
     graph = layers_of(depthwise_net(Graph()))
     assert "clips to 0…96" in graph.left["deep"]
     assert {step.kind for layer in graph.layers for step in layer.workload.epilogue} <= {

@@ -1,6 +1,6 @@
-"""Checks that a command reads, normalises and imports a model only once.
+"""Checks that one command reads, normalises and imports a model only once.
 
-Shapes are inferred without the data of the weights.
+Shape inference must not read the weights.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tilewright.tuning.network import _network
 
 @contextmanager
 def counted(*functions: Callable[..., Any]) -> Iterator[Counter[str]]:
-    """Count the calls of functions in all threads of this process, whoever makes them."""
+    """Count the calls of the given functions in all threads of this process."""
     names = {function.__code__: function.__name__ for function in functions}
     calls: Counter[str] = Counter()
 
@@ -59,7 +59,7 @@ def counted(*functions: Callable[..., Any]) -> Iterator[Counter[str]]:
 
 
 def normed_net() -> onnx.ModelProto:
-    """A residual block with a BatchNorm behind each convolution, and a classifier."""
+    """Return a residual block with a BatchNorm after each convolution, and a classifier."""
     tensors = {"w": normal(4, 16) / 4, "b": normal(4, seed=1)}
     nodes = []
     for name, source in (("one", "x"), ("two", "one.relu")):
@@ -120,7 +120,10 @@ def test_the_calls_of_a_network_are_those_of_its_folded_form(network: str) -> No
 
 
 def test_calls_are_looked_for_again_where_folding_changes_more_than_norms() -> None:
-    """Factors of a channel go into the weights in onnxruntime; TVM keeps the multiplication."""
+    """A multiplication per channel is folded into the weights, but only in the ONNX graph.
+
+    TVM's import of the original model would keep the multiplication.
+    """
     tensors = {"w": normal(16, 16, 1, 1), "factors": normal(16, 1, 1, seed=1)}
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["conv"], name="conv"),
@@ -145,7 +148,7 @@ def test_an_examined_network_is_split_without_reading_its_weights() -> None:
     source.examine()
     assert source.split() == (source, None)
     assert not reads
-    other = source.refusing({"conv1": "of a test"})  # what was examined does not hold for it
+    other = source.refusing({"conv1": "of a test"})  # its examination is not reused
     other.split()
     assert reads == [1]
 

@@ -1,4 +1,4 @@
-"""Checks that indices and integer divisors are refused where onnxruntime refuses them."""
+"""Checks that indices and integer divisors in inputs are refused exactly where onnxruntime does."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def model_of(
 
 
 class Compiled:
-    """A model as a library of this process, beside onnxruntime."""
+    """A model as a compiled library in this process, and in onnxruntime."""
 
     def __init__(self, model: onnx.ModelProto, folder: Path) -> None:
         normal = normalise(model, {}).model
@@ -59,9 +59,9 @@ class Compiled:
         self._theirs = session(model, optimised=True)
 
     def compare(self, **arrays: Array) -> str:
-        """What ours refuses the arrays with; "" where both give the same.
+        """Run the arrays in both. Return our error message, or "" if the outputs are equal.
 
-        Fails where one refuses what the other takes.
+        The test fails if only one of them refuses the arrays.
         """
         try:
             expected = self._theirs.run(self._outputs, arrays)
@@ -131,7 +131,7 @@ def test_integers_are_divided_as_by_onnxruntime_and_never_by_zero(tmp_path: Path
     for divisor in ([2, -2, 4], [-1, -1, -1], [-5, 7, 1]):
         assert both.compare(a=a, b=np.array(divisor)) == ""
     assert "divides an integer by zero" in both.compare(a=a, b=np.array([1, 0, 1]))
-    # onnxruntime ends the process here, so numpy is asked
+    # onnxruntime would crash the process here, so numpy gives the reference
     least = np.full((2, 3), np.iinfo(np.int64).min)
     quotient, remainder, rest = both._library([least, np.array([-1, -1, 1])])
     np.testing.assert_array_equal(quotient, least)

@@ -1,4 +1,4 @@
-"""Compares networks in integers on the simulated board with the reference, bit by bit."""
+"""Compares integer networks on the simulated board with the reference, bit by bit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tilewright.targets.registry import kind_of, make_target
 def test_a_network_runs_on_the_board_as_on_paper(
     net: Callable[[Graph], onnx.ModelProto], tmp_path: Path
 ) -> None:
-    """Heads of attention among its layers, whose weights are activations; and grouped layers."""
+    """Some networks have attention heads, whose weights are activations, or grouped layers."""
     target = make_target("vta-pynq")
     graph = integer_graph(net(Graph()), traits_of(target).blocks)
     picks = tuned_picks(artifact.canonical_workloads(graph), target, trials=0)
@@ -42,7 +42,7 @@ def test_a_network_runs_on_the_board_as_on_paper(
 
 @pytest.mark.slow(seconds=3)
 def test_the_host_reads_a_tensor_and_channels_of_it_that_lie_in_it(tmp_path: Path) -> None:
-    """The whole is an output, and what the CPU computes reads the part."""
+    """The whole tensor is an output, and the CPU reads a slice of its channels."""
     g = Graph()
     x = g.quantise(g.input("x", (1, 16, 7, 7)), -5)
     whole = g.quantise(g.conv(x, "conv", (32, 16, 3, 3), (-5, -6)), -1)

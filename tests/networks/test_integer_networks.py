@@ -1,4 +1,4 @@
-"""Compares quantised networks in integers with onnxruntime on the same quantised models."""
+"""Compares quantised networks in integer arithmetic with onnxruntime on the same models."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _epilogue(layer: Layer) -> str:
 
 
 def residual_net(g: Graph) -> onnx.ModelProto:
-    """A first convolution, pools, residuals in and out of chains, a product behind an image."""
+    """Return a first convolution, pools, residual additions, and a dense layer after an image."""
     x = g.quantise(g.input("x", (1, 3, 8, 8)), -5)
     first = g.conv(x, "first", (24, 3, 3, 3), (-5, -7), pads=[1] * 4)
     a = g.quantise(g.op("Relu", "first.relu", [first]), -2)
@@ -55,7 +55,7 @@ def residual_net(g: Graph) -> onnx.ModelProto:
 
 
 def depthwise_net(g: Graph) -> onnx.ModelProto:
-    """Depthwise and grouped convolutions, relu6, a global average, a clip that stands alone."""
+    """Return depthwise and grouped convolutions, ReLU6, a global average and a separate clip."""
     bounds = [g.constant("low", np.float32(0)), g.constant("high", np.float32(6))]
     x = g.quantise(g.input("x", (2, 24, 9, 9)), -5)
     deep = g.conv(x, "deep", (24, 1, 3, 3), (-5, -6), group=24, strides=[2, 2], pads=[1] * 4)
@@ -68,7 +68,7 @@ def depthwise_net(g: Graph) -> onnx.ModelProto:
 
 
 def attention_net(g: Graph) -> onnx.ModelProto:
-    """Two heads of attention on rows, with a layer norm before and a sum behind."""
+    """Return two attention heads with a layer norm before and an addition after them."""
     x = g.input("x", (1, 10, 32))
     norm = [g.constant("scale", np.ones(32, np.float32)), g.constant("b", np.ones(32, np.float32))]
     y = g.quantise(g.op("LayerNormalization", "norm", [x, *norm]), -5)
@@ -90,7 +90,7 @@ def attention_net(g: Graph) -> onnx.ModelProto:
 
 
 def channels_net(g: Graph) -> onnx.ModelProto:
-    """Products of every kind whose output channels count in exponents of their own."""
+    """Return products of every kind with one weight exponent per output channel."""
 
     def own(channels: int, coarsest: int) -> np.ndarray:
         return coarsest - g.random.integers(0, 6, channels)
@@ -117,7 +117,7 @@ NETS: dict[str, Callable[[Graph], onnx.ModelProto]] = {
 
 
 def _check_layers(model: onnx.ModelProto, graph: IntegerGraph, compared: int) -> None:
-    """Every layer on onnxruntime's integers: equal but for ties and averages."""
+    """Compare every layer, given onnxruntime's integers. Only ties and averages may differ."""
     inputs = random_inputs(graph)
     result = differences(graph, integers_of(model, graph, inputs))
     assert len(result) >= compared
@@ -171,7 +171,7 @@ def test_aresidual_network_is_one_segment_of_known_layers() -> None:
 
 
 def test_what_passes_the_matrix_unit_as_it_is_needs_square_blocks() -> None:
-    """Elsewhere it is left to the CPU, and what comes out is as right as before."""
+    """Without square blocks, these layers are left to the CPU. The results stay right."""
     model = residual_net(Graph())
     graph = integer_graph(model, Blocks(1, 8, 32))
     assert {layer.name for layer in graph.layers} == {"first", "mean", "fc"}
@@ -182,7 +182,7 @@ def test_what_passes_the_matrix_unit_as_it_is_needs_square_blocks() -> None:
 
 
 def test_a_flattened_image_is_read_as_it_lies() -> None:
-    """Weights of a product behind an image follow the packed image, which has 8 channels more."""
+    """A dense layer's weights follow the packed image, which has 8 channels of padding."""
     graph = integer_graph(residual_net(Graph()), BLOCKS)
     fc = graph.layers[-1]
     image = np.random.default_rng(0).integers(-9, 9, (24, 9)).astype(np.int8)
@@ -228,9 +228,9 @@ def test_islands_are_written_to_a_library_and_run_from_it(tmp_path: Path) -> Non
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow(seconds=0.5)
 def test_digits_are_read_as_onnxruntime_reads_them() -> None:
-    """Predictions for all held-out images equal onnxruntime's, and logits differ by one step.
+    """Predictions equal onnxruntime's for all held-out images, and logits differ by at most a step.
 
-    Predictions may differ where two digits are within one step of each other.
+    Predictions may differ if the two largest logits are within one step of each other.
     """
     model = quantise(zoo.build("digits_cnn")).model
     graph = integer_graph(model, BLOCKS, name="digits_cnn")
@@ -265,7 +265,7 @@ def test_a_network_of_the_zoo_is_one_segment(name: str) -> None:
 def _conv_net(
     data: float | list[float], weight: float | list[float], zero: int = 0, pads: int = 0
 ) -> onnx.ModelProto:
-    """Return the network x → Q/DQ → conv → relu → Q/DQ, with these scales."""
+    """Return the network x → Q/DQ → conv → ReLU → Q/DQ with the given scales."""
     g = Graph()
     g.input("x", (1, 16, 4, 4))
     g.constant("sx", np.float32(data)), g.constant("sw", np.float32(weight))
@@ -309,7 +309,7 @@ def test_scales_that_no_layer_has_leave_it_to_the_cpu_and_are_named(
 def test_any_scale_and_zero_point_gives_onnxruntimes_integers(
     data: float, weight: float | list[float], zero: int, pads: int
 ) -> None:
-    """Pads stand for 0, whatever integer that is."""
+    """Padding must have the integer that represents 0."""
     model = _conv_net(data, weight, zero, pads)
     graph = integer_graph(model, BLOCKS)
     assert not graph.islands
@@ -452,7 +452,7 @@ def test_an_image_and_floats_are_concatenated_as_floats() -> None:
 
 
 def test_one_tensor_may_have_float_and_integer_readers() -> None:
-    """A value that a layer reads, that the CPU reads in float, and that is an output as well."""
+    """A layer reads the value in int8, the CPU reads it in float32, and it is an output too."""
     g = Graph()
     x = g.quantise(g.input("x", (1, 8, 4, 4)), -5)
     y = g.quantise(g.conv(x, "conv", (8, 8, 1, 1), (-5, -7)), -3)
@@ -520,7 +520,7 @@ def test_inputs_are_quantised_as_onnxruntime_does(
 
 
 def test_channels_are_shifted_by_amounts_of_their_own() -> None:
-    """Channels with nearby shifts stay on the accelerator, with a shift per channel.
+    """Channels with similar shifts stay on the accelerator, with one shift per channel.
 
     A layer stays on the CPU if a channel would be shifted to the left, or if a tensor is added.
     """
@@ -550,7 +550,7 @@ def test_channels_are_shifted_by_amounts_of_their_own() -> None:
 
 
 def test_a_large_shift_rounds_in_the_bias() -> None:
-    """Its rounding constant is beyond what an immediate holds."""
+    """The rounding constant does not fit into an immediate operand."""
     g = Graph()
     x = g.quantise(g.input("x", (1, 16, 4, 4)), -12)
     product = g.op("Conv", "conv", [x, g.weight("conv", (16, 16, 1, 1), -12)])

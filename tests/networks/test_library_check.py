@@ -1,4 +1,4 @@
-"""Checks what a library is compared with its source model by: kinds of samples, types, errors."""
+"""Tests the check of a built library against its source model: samples, types and tolerances."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Arrays = Mapping[str, Array]
 
 
 class Network:
-    """A source model in numpy, with inputs of these shapes and types."""
+    """A source model in numpy with inputs of the given shapes and dtypes."""
 
     constants: Sequence[int] = ()
     halves: Sequence[str] = ()
@@ -41,14 +41,14 @@ class Network:
 
 
 def divide(inputs: Arrays) -> Arrays:
-    """Refuses a divisor of zero, as onnxruntime does."""
+    """Refuse a divisor of zero, as onnxruntime does."""
     if (inputs["b"] == 0).any():
         raise InputError("division by zero")
     return {"y": inputs["a"] // inputs["b"]}
 
 
 def cut_off(inputs: Arrays) -> Arrays:
-    """Squares the first numbers, as many as a second input says."""
+    """Square the first `n` values and set the others to zero."""
     counted = np.arange(16) < inputs["n"]
     return {"y": np.where(counted, inputs["x"] ** 2, 0).astype(np.float32)}
 
@@ -64,11 +64,11 @@ def test_integers_are_those_that_the_model_accepts() -> None:
     assert min(sample.inputs["b"].min() for sample in samples) < 0
     assert max(sample.inputs["b"].max() for sample in samples) > 99
     zeros = next(sample for sample in samples if sample.kind == "zero")
-    assert not zeros.inputs["a"].any()  # one input accepts what the other does not
+    assert not zeros.inputs["a"].any()  # each input accepts other values
 
 
 def test_a_constant_of_the_model_is_tried_where_it_refuses_other_integers() -> None:
-    """As of a network that knows one sampling rate."""
+    """The network accepts only one sampling rate, which is a constant of the model."""
 
     def run(inputs: Arrays) -> Arrays:
         if inputs["rate"] != 16000:
@@ -99,7 +99,7 @@ def test_a_length_leaves_nothing_out_in_one_of_the_samples() -> None:
 
 
 def test_a_library_that_is_wrong_beyond_the_first_number_is_refused() -> None:
-    """With lengths of 0 and 1, only the first of sixteen numbers would be seen."""
+    """With lengths of only 0 and 1, the check would see only the first of sixteen values."""
 
     def wrong(inputs: Arrays) -> Arrays:
         result = np.array(cut_off(inputs)["y"])
@@ -134,7 +134,7 @@ def test_an_output_near_zero_may_differ_by_what_is_nothing() -> None:
 
 def test_a_sample_on_which_rounding_decides_is_left_out() -> None:
     def ordered_by_rounding(inputs: Arrays) -> Arrays:
-        """The place of the largest of several scores, which are equal for zeros."""
+        """Return the index of the largest score. For inputs of zero, all scores are equal."""
         return {"y": np.float32([5 if 0 < np.abs(inputs["x"]).max() < 1 else 0])}
 
     def ours(inputs: Arrays) -> Arrays:
@@ -177,7 +177,7 @@ def test_samples_are_read_as_they_were_written_also_those_of_an_earlier_version(
 
 @pytest.mark.parametrize("reals_differ", [False, True])
 def test_integers_may_differ_on_large_inputs_and_floats_may_not(reals_differ: bool) -> None:
-    """Saturated scores are equal; a wrong float beside them is no tie."""
+    """Large inputs saturate scores, so argmax may differ. A wrong score is still an error."""
 
     def run(inputs: Arrays) -> Arrays:
         score = np.tanh(inputs["x"])
@@ -201,7 +201,7 @@ def test_integers_may_differ_on_large_inputs_and_floats_may_not(reals_differ: bo
 
 
 def test_inputs_without_dimensions_are_drawn_as_arrays() -> None:
-    """A NumPy scalar is no input for onnxruntime, so such a network would not be compared."""
+    """A NumPy scalar is not accepted by onnxruntime, so the comparison would be skipped."""
     kinds: dict[str, tuple[tuple[int, ...], str]] = {
         "flag": ((), "bool"),
         "count": ((), "int32"),

@@ -1,6 +1,6 @@
-"""Checks that multiply-accumulates are counted wherever they are done.
+"""Tests the count of multiply-accumulates, wherever they run.
 
-The share that is offloaded is of all of them.
+The offloaded fraction refers to all of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks that a stranger's file is refused with one message of cause and next step."""
+"""Checks that a bad model file is refused with one message that gives cause and next step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _relu(shape: tuple[int | str, ...] = (1, 4)) -> onnx.ModelProto:
 
 
 def _product(path: Path) -> onnx.ModelProto:
-    """A product whose weights lie in a file of their own."""
+    """Write a product whose weights are in a separate file."""
     source = model(
         [helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": normal(256, 128)}, (1, 256), "y"
     )
@@ -148,7 +148,7 @@ def test_external_data_beside_the_model_is_read(tmp_path: Path) -> None:
 
 
 def test_weights_beyond_what_a_graph_holds_are_refused_before_they_are_read(tmp_path: Path) -> None:
-    """The file of weights has no blocks on disk, so that reading it would show in memory alone."""
+    """The weights file is sparse. Reading it would show up only as used memory."""
     rows = 12_000
     ends = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, size))
@@ -208,7 +208,7 @@ def test_external_data_that_is_missing_or_short_is_named(
 
 
 def test_nodes_may_stand_in_any_order(tmp_path: Path) -> None:
-    """As in onnxruntime, against the standard."""
+    """The ONNX standard requires topological order, but onnxruntime does not."""
     source = model(
         [helper.make_node("Relu", ["a"], ["y"]), helper.make_node("Neg", ["x"], ["a"])],
         {}, (1, 4), "y",

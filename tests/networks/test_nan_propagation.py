@@ -1,4 +1,4 @@
-"""Checks that compiled operators and kernels give NaN for NaN, and keep infinities."""
+"""Checks that compiled operators and kernels propagate NaN and infinities."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Y = X[::-1].copy()
 
 
 def softmax(x: Array, _: Array) -> Array:
-    """Compute the softmax of rows.
+    """Compute the softmax of each row.
 
-    The difference from the largest value is rounded to float32, as in any library: where it is 60,
-    that alone changes the result by 2e-6.
+    The difference to the row's maximum is rounded to float32, as in other libraries. If the
+    difference is 60, the rounding alone changes the result by a relative 2e-6.
     """
     x = x.astype(np.float32)
     powers = np.exp((x - x.max(axis=1, keepdims=True)).astype(np.float64))
@@ -44,7 +44,7 @@ def softmax(x: Array, _: Array) -> Array:
 def library(
     folder: Path, operators: list[Callable[..., Any]], *arrays: Array, ignore_nan: bool = False
 ) -> list[Array]:
-    """The results of Relax operators of some arrays, as a network's library computes them."""
+    """Compile Relax operators as in a network's library, and return their results."""
     builder = relax.BlockBuilder()
     given = [relax.Var(f"x{i}", relax.TensorType(a.shape, str(a.dtype))) for i, a in
              enumerate(arrays)]  # fmt: skip
@@ -113,7 +113,7 @@ def test_a_maximum_of_nothing_but_minus_infinity_is_minus_infinity(tmp_path: Pat
 
 
 def test_the_fast_form_differs_only_for_nan(tmp_path: Path) -> None:
-    """TVM's maximum is its second operand where either one is NaN."""
+    """TVM's fast maximum returns the second operand if either one is NaN."""
     x, y = np.float32([np.nan, 1.0, -np.inf]), np.float32([2.0, -3.0, 0.5])
     (fast_folder := tmp_path / "fast").mkdir()
     (usual,) = library(tmp_path, [relax.op.maximum], x, y)
@@ -133,7 +133,7 @@ def test_a_nan_anywhere_in_a_row_is_in_its_maximum(at: int, tmp_path: Path) -> N
 
 
 def run_te(compute: Callable[[Any], Any], x: Array) -> Array:
-    """The result of a te expression, compiled as kernels are."""
+    """Compile a TE expression as a kernel and return its result."""
     given = te.placeholder(x.shape, "float32", name="x")
     function = te.create_prim_func([given, made := compute(given)])
     target = llvm_target(CpuSpec.parse("threads=1"))

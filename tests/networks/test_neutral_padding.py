@@ -1,4 +1,4 @@
-"""Checks the proof that padding changes nothing: wherever it allows padding, onnxruntime agrees."""
+"""Tests the analysis that proves a dynamic dimension safe to pad, against onnxruntime."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ FURTHER = {"flat2": np.array([-100])}
 
 
 def model_of(nodes: Sequence[Node], shape: Sequence[int | str], opset: int = 13) -> onnx.ModelProto:
-    """A chain of operators; "" reads what the one before wrote."""
+    """Make a chain of operators. The input name "" is the result of the previous operator."""
     made, last = [], "x"
     for number, (operator, inputs, attributes) in enumerate(nodes):
         read = [name or last for name in inputs]

@@ -1,4 +1,4 @@
-"""Checks that each operator runs where it costs least, packing at the borders included."""
+"""Tests the placement of layers: each one runs where it costs least, packing included."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def save(tmp_path: Path) -> Load:
 
 
 def taking(seconds: float) -> Accelerator:
-    """An accelerator on which every workload takes as long."""
+    """Return an accelerator on which every workload takes the same time."""
     return Accelerator(BLOCKS, bound=lambda _: Latency(seconds))
 
 
@@ -47,7 +47,7 @@ def places(report: ModelReport) -> dict[str, str]:
 
 
 def chain() -> onnx.ModelProto:
-    """A large convolution, a pool, a softmax that only the CPU can do, and a small convolution."""
+    """Return a large convolution, a pool, a softmax (only on the CPU) and a small convolution."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], name="large", pads=[1] * 4),
         helper.make_node("MaxPool", ["a"], ["b"], name="pool", kernel_shape=[2, 2], strides=[2, 2]),
@@ -68,7 +68,7 @@ def test_a_fast_accelerator_gets_all_it_can_run(save: Load) -> None:
 
 @pytest.mark.parametrize(("first", "status"), [(16, "offloaded"), (24, "cpu")])
 def test_what_is_written_side_by_side_is_no_work(save: Load, first: int, status: str) -> None:
-    """Where the border between two results is one of blocks."""
+    """A concatenation costs nothing if its inputs meet at a block border."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], name="one"),
         helper.make_node("Conv", ["x", "v"], ["b"], name="two"),
@@ -102,7 +102,7 @@ def test_a_slow_one_keeps_what_is_still_sooner_there(save: Load) -> None:
 
 
 def test_packing_is_part_of_the_price(save: Load) -> None:
-    """The small convolution reads from the CPU and writes for it: both are packed there."""
+    """The small convolution reads from the CPU and writes to it, so both images are packed."""
     report = save(chain()).report_on(taking(1e-6))
     result = {o.name: o.accelerator_seconds for o in report.operators}
     accelerator = taking(1e-6)
@@ -148,7 +148,7 @@ def test_a_network_that_fits_whole_stays_whole_if_that_costs_little(save: Load) 
         return Accelerator(BLOCKS, bound=lambda w: Latency(pool if w.groups > 1 else 1e-3))
 
     here = next(o for o in network.report_on(seconds(1e-9)).operators if o.name == "pool")
-    dear = here.cpu_seconds + 16 * 16 * 64 * 8 * SECONDS["pack"]  # what giving it back costs
+    dear = here.cpu_seconds + 16 * 16 * 64 * 8 * SECONDS["pack"]  # the cost of returning its result
     assert places(network.report_on(seconds(dear + 0.04e-3)))["pool"] == "offloaded"
     assert places(network.report_on(seconds(dear + 0.08e-3)))["pool"] == "cpu"
 
@@ -166,7 +166,7 @@ def test_of_every_cnn_nearly_all_is_offloaded(name: str) -> None:
 
 def test_a_target_says_how_slow_its_host_is_and_what_layers_take_at_least() -> None:
     class Slow:
-        """A VTA beside a slower processor."""
+        """A VTA with a slower host CPU."""
 
         traits = MachineTraits(host_slowdown=20.0)
 

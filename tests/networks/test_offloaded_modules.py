@@ -1,4 +1,4 @@
-"""Compares Relax modules of TVM's own importer, partly on the simulated VTA, with TVM's numbers."""
+"""Tests Relax modules from TVM's importer whose layers partly run on the simulated VTA."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def inputs_of(module: Any, seed: int) -> list[Array]:
 
 
 def integers(model: onnx.ModelProto, arrays: list[Array]) -> list[Array]:
-    """The integer reference's outputs, by way of our own import."""
+    """Return the outputs of the integer reference, using our own importer."""
     graph = integer_graph(model, BLOCKS)
     named = dict(zip((value.name for value in graph.inputs), arrays, strict=True))
     values = run(graph, named, in_memory(graph))
@@ -128,7 +128,10 @@ def test_layers_are_listed_with_their_cycles() -> None:
 
 
 def attention(g: Graph) -> onnx.ModelProto:
-    """A layer norm, scores of two products, a softmax: much that stays with TVM. Two results."""
+    """Return a network with a layer norm, scores and a softmax, much of which stays in TVM.
+
+    It has two outputs.
+    """
     x = g.input("x", (1, 10, 32))
     norm = [g.constant("scale", np.ones(32, np.float32)), g.constant("b", np.ones(32, np.float32))]
     y = g.quantise(g.op("LayerNormalization", "norm", [x, *norm]), -5)
@@ -173,7 +176,7 @@ def test_operators_with_scales_of_no_power_of_two_take_two_passes() -> None:
 
 
 def _scale(model: onnx.ModelProto, name: str, scale: float) -> None:
-    """Another scale of an operator's weights."""
+    """Change the scale of an operator's weights."""
     conv = next(node for node in model.graph.node if node.name == name)
     read = next(node for node in model.graph.node if conv.input[1] in node.output)
     tensor = next(t for t in model.graph.initializer if t.name == read.input[1])
@@ -181,10 +184,10 @@ def _scale(model: onnx.ModelProto, name: str, scale: float) -> None:
 
 
 def test_a_module_that_no_importer_wrote_is_offloaded() -> None:
-    """A hand-written module is read as well.
+    """A hand-written Relax module is accepted too.
 
-    It has no dataflow block, no `num_input`, a tuple in the return statement, and an input that is
-    a result's only source.
+    It has no dataflow block and no `num_input`, and returns a tuple. Only the second result reads
+    the second input.
     """
     rng = np.random.default_rng(0)
     weight = relax.const(rng.integers(-99, 99, (16, 16, 1, 1)).astype(np.int8), "int8")
@@ -252,7 +255,7 @@ def test_a_changed_byte_of_a_program_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 
 def schedules(picks: dict[Workload, Pick]) -> dict[str, Any]:
-    """As `tilewright tune` writes them."""
+    """Return schedules in the form that `tilewright tune` writes."""
     rows = [
         {
             "workload": str(workload),

@@ -1,4 +1,4 @@
-"""Checks that inspecting, tuning and building see the same workloads in a model, in any form."""
+"""Checks that inspecting, tuning and building a model find the same workloads, in any ONNX form."""
 
 from __future__ import annotations
 

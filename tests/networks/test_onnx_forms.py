@@ -1,4 +1,4 @@
-"""Checks forms of operators that exporters write and that normalisation makes simpler ones of."""
+"""Tests operator forms that exporters write and that normalisation simplifies."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _kinds(model: onnx.ModelProto) -> list[str]:
 
 
 def _same(model: onnx.ModelProto, x: NDArray[Any]) -> onnx.ModelProto:
-    """The normal form, after its results were compared with those of the model."""
+    """Normalise the model, compare the outputs, and return the normal form."""
     normal = normalise(model, {}).model
     onnx.checker.check_model(normal)
     for result, expected in zip(
@@ -180,7 +180,7 @@ def test_pads_become_padding_of_the_convolutions_behind_them(
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("taps", [2, 3])
 def test_the_reference_pads_dilated_windows(mode: str, stride: int, taps: int) -> None:
-    """The model is refused by onnxruntime, so numpy computes what the standard says."""
+    """The standard defines the result, which numpy computes. onnxruntime refuses the model."""
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(shape).astype(F) for shape in ((1, 2, 22), (4, 2, taps)))
     node = make("Conv", ["x", "w"], ["y"], auto_pad=mode, dilations=[2], strides=[stride])

@@ -1,4 +1,4 @@
-"""Checks that normalisation changes a graph's form, none of its numbers (by onnxruntime)."""
+"""Checks that normalisation changes the form of a graph, but not its outputs in onnxruntime."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_pad_with_another_value_stays() -> None:
 
 
 def test_shape_arithmetic_and_pass_throughs_vanish() -> None:
-    """What exporters write for `x.view(x.shape[0], -1)` behind a dropout."""
+    """Exporters write these nodes for `x.view(x.shape[0], -1)` after a dropout."""
     nodes = [
         helper.make_node("Dropout", ["x"], ["d"]),
         helper.make_node("Shape", ["d"], ["s"]),
@@ -117,7 +117,7 @@ def test_sums_become_additions_that_keep_their_name(count: int) -> None:
 
 
 def test_a_sum_is_added_to_its_layer(tmp_path: Path) -> None:
-    """It was a function of its own, between two changes of layout."""
+    """Before, the addition was a separate function between two layout changes."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
         helper.make_node("Sum", ["c", "x"], ["s"], name="total"),

@@ -1,7 +1,7 @@
-"""Tests models that few exporters write and ONNX allows.
+"""Tests unusual models that ONNX allows but few exporters write.
 
-Each is computed as onnxruntime does, or refused by a message that names the operator and what to
-do.
+Each one computes what onnxruntime computes, or is refused with a message that names the operator
+and the next step.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SHAPE = (1, 16, 6, 6)
 
 
 def _node(kind: str, inputs: str, output: str, **attributes: Any) -> onnx.NodeProto:
-    """`.` in `inputs` stands for one that is left out."""
+    """Make a node. A `.` in `inputs` stands for an omitted input."""
     read = [name.replace(".", "") for name in inputs.split()]
     return helper.make_node(kind, read, output.split(), name=f"{kind}_{output}", **attributes)
 
@@ -71,7 +71,7 @@ def _computed(graph: IntegerGraph, inputs: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def _left(graph: IntegerGraph) -> set[str]:
-    """The kinds of operators that the CPU computes; quantising aside."""
+    """Return the kinds of operators that the CPU computes, without quantisation."""
     return {kind for island in graph.islands for _, kind in island.nodes} - {"QuantizeLinear"}
 
 
@@ -102,10 +102,10 @@ def _report(path: Path, source: onnx.ModelProto) -> ModelReport:
 def test_what_the_cpu_is_left_is_computed_as_onnxruntime_does(
     nodes: list[onnx.NodeProto], tensors: Arrays
 ) -> None:
-    """The CPU's part computes what onnxruntime does.
+    """The CPU's part computes what onnxruntime computes.
 
-    The models have bounds of one element, computed bounds, bounds that cross, operators that TVM
-    writes in TIR, and several results.
+    The models have clip bounds that are one-element tensors, computed, or reversed, operators that
+    TVM implements in TIR, and several outputs.
     """
     source = _network(nodes, tensors)
     graph, x = _integers(source), normal(*SHAPE, seed=3)
@@ -128,7 +128,7 @@ def test_a_lone_number_among_the_inputs_stays_one() -> None:
 
 
 def _halves(source: onnx.ModelProto) -> onnx.ModelProto:
-    """The model in half precision: weights, inputs, outputs and what it casts to."""
+    """Return the model in float16: weights, inputs, outputs and casts."""
     copy = onnx.ModelProto()
     copy.CopyFrom(source)
     for tensor in copy.graph.initializer:
@@ -142,7 +142,7 @@ def _halves(source: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def test_a_model_in_half_precision_is_read_in_single(tmp_path: Path) -> None:
-    """Nothing is lost: a half is a float32. onnxruntime casts to and fro around its kernels."""
+    """Every float16 is also a float32, so nothing is lost. onnxruntime casts around its kernels."""
     nodes = [
         _node("Cast", "a", "b", to=TensorProto.FLOAT16), _node("Relu", "b", "c"),
         _node("Mul", "c two", "d"), _node("Conv", "d w", "y", pads=[1] * 4),
@@ -288,7 +288,7 @@ def test_graphs_of_uncommon_form_give_every_output(name: str) -> None:
 
 
 def test_bytes_that_the_cpu_reads_are_the_bytes_that_are_given() -> None:
-    """An image of bytes, which its first operators scale before anything is quantised."""
+    """The input is a uint8 image, which the first operators scale before it is quantised."""
     nodes = [
         _node("Cast", "x", "f", to=TensorProto.FLOAT), _node("Mul", "f k", "g"),
         _node("Conv", "g w", "y", pads=[1] * 4),
@@ -303,7 +303,7 @@ def test_bytes_that_the_cpu_reads_are_the_bytes_that_are_given() -> None:
 
 
 def test_a_build_names_what_stays_with_the_cpu_in_words(tmp_path: Path) -> None:
-    """Work between layers that belongs to no operator is a change of layout, not nothing."""
+    """CPU work between layers that belongs to no operator is reported as a change of layout."""
     operators: list[Json] = [{"name": "clip", "operator": "Clip"}]
     islands: list[Json] = [{"operators": operators}, {"operators": []}, {"operators": []}]
     said = built_lines(
@@ -319,7 +319,7 @@ def test_a_build_names_what_stays_with_the_cpu_in_words(tmp_path: Path) -> None:
 
 
 def test_an_operator_that_the_cpu_does_not_compile_runs_in_onnxruntime() -> None:
-    """Signs of bytes, among operators that are compiled."""
+    """The operator is Sign on uint8. Its neighbours are compiled."""
     nodes = [
         _node("Sigmoid", "a", "b"), _node("Cast", "b", "c", to=TensorProto.UINT8),
         _node("Sign", "c", "d"), _node("Cast", "d", "e", to=TensorProto.FLOAT),
@@ -332,7 +332,7 @@ def test_an_operator_that_the_cpu_does_not_compile_runs_in_onnxruntime() -> None
 
 
 def test_arrays_of_halves_are_widened_for_an_input_in_single() -> None:
-    """Nothing is lost by it; doubles would lose, and are refused."""
+    """float16 arrays are widened without loss. float64 arrays are refused."""
     value, halves = Value("x", (3,), "float32"), np.array([1, 2, 3], np.float16)
     widened = check_arrays([value], {"x": halves})["x"]
     assert widened.dtype == np.float32

@@ -1,4 +1,4 @@
-"""Checks that models of older opsets mean in opset 17 what they meant."""
+"""Checks that models of older opsets keep their meaning when they are raised to opset 17."""
 
 from __future__ import annotations
 

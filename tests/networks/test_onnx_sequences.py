@@ -1,6 +1,7 @@
 """Compares convolutions over sequences and recurrent layers with onnxruntime.
 
-The former run as those of images of height one, the latter as the operators of their steps.
+Convolutions over sequences run as convolutions of images with height one. Recurrent layers are
+unrolled into the operators of their steps.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def test_a_network_of_sequences_is_offloaded_and_needs_no_cpu(tmp_path: Path) ->
 
 
 def test_quantised_sequences_are_offloaded() -> None:
-    """QDQ, weights with a scale a channel that two convolutions share."""
+    """The model is in QDQ form. Two convolutions share weights with per-channel scales."""
     nodes = [
         _node("QuantizeLinear", "x s z", "q"), _node("DequantizeLinear", "q s z", "d"),
         _node("DequantizeLinear", "wq ws wz", "w", axis=0), _node("Conv", "d w", "a", pads=[1, 1]),
@@ -137,7 +138,10 @@ def _recurrent(
     kind: str, inputs: Sequence[str], outputs: Sequence[str], *, steps: int = 5, batch: int = 2,
     **attributes: Any,
 ) -> onnx.ModelProto:  # fmt: skip
-    """A recurrent layer of 3 inputs and 4 hidden values; it reads those of `inputs` beyond X."""
+    """Return a recurrent layer with 3 inputs and 4 hidden values.
+
+    Besides X it reads the constants named in `inputs`.
+    """
     gates, directions = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind], 1
     if attributes.get("direction") == "bidirectional":
         directions = 2
@@ -186,7 +190,7 @@ def test_a_recurrent_layer_gives_what_onnxruntime_gives(
 
 @pytest.mark.parametrize(("kind", "more"), [("LSTM", ["h", "c"]), ("GRU", ["h"]), ("RNN", ["h"])])
 def test_the_batch_may_come_first(kind: str, more: list[str]) -> None:
-    """The layout 1 is unknown to onnxruntime, so it gets the other form of the same numbers."""
+    """The equivalent model with layout 0 runs in onnxruntime, which does not support layout 1."""
     read = ["w", "r", "b", "", *more]
     for names in (["y"], ["", "y"]):
         plain = _recurrent(kind, read, names, direction="bidirectional")
@@ -236,7 +240,7 @@ def test_what_cannot_be_unrolled_is_left_to_onnxruntime_and_counted(
 
 def test_an_unrolled_layer_is_counted_and_says_what_became_of_it(tmp_path: Path) -> None:
     report = _report(tmp_path, _recurrent("LSTM", ["w", "r", "b", "", "h", "c"], ["y"]))
-    # the first state is constant, so its product is computed once
+    # the first state is constant, so its product is folded
     assert report.total_macs == 2 * 16 * (5 * 3 + 4 * 4)
     layer = next(operator for operator in report.operators if operator.name == "rec")
     assert "unrolled into 5 steps" in layer.reason

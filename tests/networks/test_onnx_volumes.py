@@ -1,4 +1,4 @@
-"""Compares convolutions of volumes, which run as those of images, with onnxruntime."""
+"""Compares convolutions of volumes, which run as convolutions of images, with onnxruntime."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def _kinds(source: onnx.ModelProto) -> list[str]:
 
 
 def _check(source: onnx.ModelProto, *shape: int) -> onnx.ModelProto:
-    """The normal form, which gives what the model gives."""
+    """Normalise the model, check that the outputs are equal, and return the normal form."""
     x, rewritten = normal(*shape, seed=1), normalise(source, {}).model
     np.testing.assert_allclose(reference(rewritten, x), reference(source, x), rtol=1e-4, atol=1e-5)
     return rewritten
 
 
 def _on_images(rewritten: onnx.ModelProto) -> bool:
-    """Whether no convolution and no pool reads volumes."""
+    """Return whether all convolutions and pools read images instead of volumes."""
     shapes = {info.name: info for info in (*rewritten.graph.value_info, *rewritten.graph.input)}
     windowed = ("Conv", "ConvTranspose", "MaxPool", "AveragePool")
     return all(
@@ -166,7 +166,7 @@ def test_a_chain_changes_its_shape_where_it_begins_and_ends(n: int, tail: str) -
 
 
 def _small(x: Sequence[int]) -> onnx.ModelProto:
-    """A network of volumes: strides, a shortcut, groups, pools, and a way back up."""
+    """Return a volume network: strides, a shortcut, groups, pools, a transposed convolution."""
     nodes = [
         _node("Conv", "x stem", "a", pads=[1, 1, 1, 1, 1, 1], strides=[1, 2, 2]),
         _node("Relu", "a", "b"),
@@ -231,7 +231,7 @@ def test_others_stay(name: str) -> None:
 
 
 def test_an_accelerator_takes_convolutions_of_volumes(tmp_path: Path) -> None:
-    """Also quantised; the frames beside each other are gathered on the CPU."""
+    """This includes quantised ones. The CPU gathers the neighbouring frames."""
     nodes = [
         _node("Conv", "x w", "a", pads=[1, 1, 1, 1, 1, 1]), _node("Relu", "a", "b"),
         _node("Conv", "b w2", "y"),

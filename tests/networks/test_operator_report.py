@@ -1,4 +1,4 @@
-"""Checks that every operator of someone else's model is accounted for, with a reason."""
+"""Checks that the report accounts for every operator of a model and gives a reason for each."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ STEPS = ("conv", "relu", "clip", "add", "bias", "sigmoid")
 def test_any_graph_is_partitioned_without_double_use(steps: list[tuple[str, int, int]]) -> None:
     """Every convolution of a random graph is a call, and no operator belongs to two calls.
 
-    All that the accelerator can run belongs to a call.
+    Every operator that the accelerator can run belongs to a call.
     """
     tensors = {
         "w": normal(16, 16, 1, 1), "b": normal(1, 16, 1, 1), "zero": np.float32(0),

@@ -1,6 +1,6 @@
-"""Tests the schedule of successive images: feasible, near its bound, and correct.
+"""Tests the pipeline schedule of successive images: feasible, near its bound, and correct.
 
-It equals a schedule that is computed one resource at a time.
+The result is compared with a schedule that is computed one resource at a time.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def test_no_schedule_beats_the_bound_and_its_interval_is_that_of_the_simulation(
 @given(CHAINS)
 @example([PipelineStage("cpu", 1), PipelineStage("accelerator", 19), PipelineStage("cpu", 19)])
 def test_with_images_enough_the_bound_is_reached(stages: list[PipelineStage]) -> None:
-    """Or nearly, with as many as are tried."""
+    """If the largest tried number of images is too small, the bound is only nearly reached."""
     states = steady_states(stages)
     enough = ENOUGH if len(states) < MOST_IN_FLIGHT else 1 + 1 / MOST_IN_FLIGHT
     assert states[-1].interval <= enough * bound(stages)
@@ -104,7 +104,7 @@ def test_one_image_at_a_time_takes_the_sum_and_two_of_one_stage_each_the_larger(
 
 
 def test_more_images_than_two_are_taken_where_two_leave_the_bound_out_of_reach() -> None:
-    """The CPU waits for both images at times: its stages are short before the long ones."""
+    """With two images the CPU sometimes waits for both of them."""
     times = (40, 10, 10, 40)
     stages = [
         PipelineStage("accelerator" if at % 2 else "cpu", time) for at, time in enumerate(times)
@@ -117,7 +117,7 @@ def test_more_images_than_two_are_taken_where_two_leave_the_bound_out_of_reach()
 
 @pytest.fixture(scope="module")
 def attention(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A network with islands between its segments, which tests only read."""
+    """Return an artifact with CPU islands between its segments, which tests only read."""
     out = tmp_path_factory.mktemp("attention") / "built"
     model: onnx.ModelProto = attention_net(Graph())
     target = make_target("vta-pynq")
@@ -173,7 +173,7 @@ def test_a_plan_counts_each_island_and_all_packing(attention: Path) -> None:
     assert plan.busy("accelerator") == pytest.approx(manifest["cycles"]["stream"] / 100e6, abs=1e-7)
     assert plan.interval >= plan.bound
     assert plan.interval <= plan.latency
-    # what crosses the border without unfolding is a byte an element
+    # tensors that cross the border without unfolding have one byte per element
     moved = sum(
         np.prod(manifest["values"][name]["shape"], dtype=int)
         for step in manifest["steps"] if step["kind"] == "segment"

@@ -1,4 +1,4 @@
-"""Checks operators between layers that compute on blocks of channels: pools, resizes, shuffles."""
+"""Tests operators that work on blocked channels between layers: pools, resizes and shuffles."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def between_layers(
 ) -> onnx.ModelProto:
     """Return a model with operators between two convolutions of the accelerator.
 
-    The operators read `c` and write `r`, with the given channels. The first convolution reads x (1,
-    8, 9, 7); the second exists if `last` is set.
+    The operators read `c` and write `r`, with the given number of channels. The first convolution
+    reads x of shape (1, 8, 9, 7). The second one exists only if `last` is set.
     """
     layers = [helper.make_node("Conv", ["x", "w"], ["c"], pads=[1] * 4)]
     behind = helper.make_node("Conv" if last else "Abs", ["r", "v"] if last else ["r"], ["y"])
@@ -42,7 +42,7 @@ def between_layers(
 
 
 def checked(model: onnx.ModelProto, folder: Path) -> list[str]:
-    """Compares with onnxruntime; the names of what TVM compiled between the kernels."""
+    """Compare the library with onnxruntime. Return the names of the functions that TVM compiled."""
     image = normal(1, 8, 9, 7, seed=5)
     result, spent = built(model, folder).run({"x": image}, layers=True)
     np.testing.assert_allclose(result["y"], reference(model, image), rtol=1e-3, atol=1e-3)
@@ -144,7 +144,7 @@ def test_a_local_response_normalisation_is_onnxruntimes(
 @pytest.mark.slow(seconds=0.8)
 @pytest.mark.parametrize("channels", [16, 32, 12])
 def test_channels_that_become_pixels_are_onnxruntimes(channels: int, tmp_path: Path) -> None:
-    """Blocks of twelve are those of several pixels: they are unpacked, as before."""
+    """A block of twelve channels holds several pixels, so the image is unpacked first."""
     nodes = [helper.make_node("DepthToSpace", ["c"], ["r"], blocksize=2, mode="DCR")]
     names = checked(between_layers(nodes, {}, 4 * channels, last=False), tmp_path)
     assert any("pixels_beside" in name for name in names) == (channels != 12)

@@ -1,4 +1,4 @@
-"""Tests what the importer finds beside convolutions and products: pools, sums, relus, attention."""
+"""Tests how the importer partitions operators into calls: pools, sums, relus and attention."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Tests which max-pools are computed with the sums of the convolution before them.
+"""Tests which max-pools are fused with the convolution before them.
 
-Tuning and building agree about it.
+Tuning and building must make the same decision.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BOTH = CONVOLUTION.with_patterns(Pool(3, 3, 2, 2, 1, 1, 1, 1))
 
 
 def taking(one: float, two: float) -> Accelerator:
-    """An accelerator whose estimates say so of what is pooled, and of two layers."""
+    """Return an accelerator that estimates `one` for a pooled layer and `two` for two layers."""
 
     def estimate(workload: Workload) -> float:
         return one if workload.pool is not None else two / 2
@@ -51,7 +51,7 @@ def test_what_is_sooner_by_the_estimates_is_taken() -> None:
 @pytest.mark.parametrize(
     "epilogue",
     [
-        "bias, >> 8",  # what is stored is cut off
+        "bias, >> 8",  # the stored values wrap around
         "bias, >> 8, min 300, max 0",
         "bias, residual 4, >> 8, min 127, max 0",
         "<< 1, min 127, max 0",  # sums may overflow
@@ -143,7 +143,7 @@ def test_the_report_says_where_the_pool_went() -> None:
 
 
 def test_a_tuned_folder_decides_where_it_is_given(tmp_path: Path) -> None:
-    """One of an earlier version has both layers, each by itself."""
+    """A folder of an earlier version has schedules for two separate layers."""
     target = make_target("vta-pynq")
     for texts, expected in (((CONVOLUTION, POOL), None), ((BOTH,), BOTH)):
         rows = ", ".join(

@@ -1,7 +1,4 @@
-"""Checks that all of a network that onnxruntime quantised in QOperator form is imported.
-
-It computes what it does in onnxruntime.
-"""
+"""Checks that networks in onnxruntime's QOperator form are imported completely and correctly."""
 
 from __future__ import annotations
 
@@ -95,7 +92,7 @@ def _feeds(count: int, seed: int = 0) -> list[dict[str, NDArray[np.float32]]]:
 
 
 def _quantised(nodes: Nodes, kind: QuantType, opset: int, folder: Path) -> onnx.ModelProto:
-    """A doubling and the nodes, in QOperator form."""
+    """Return an addition and the given nodes, quantised to QOperator form."""
     values = {**CONSTANTS, "sixes": np.array([-1, 6], np.int64)}
     first = helper.make_node("Add", ["x", "x"], ["d"], name="double")
     integers = nodes[-1].op_type == "ArgMax"
@@ -114,7 +111,7 @@ def _quantised(nodes: Nodes, kind: QuantType, opset: int, folder: Path) -> onnx.
     quantize_static(
         folder / "float.onnx", folder / "int8.onnx", _Samples(), quant_format=QuantFormat.QOperator,
         activation_type=kind, weight_type=QuantType.QInt8,
-        # onnxruntime's own sums saturate where there are no dot products of int8
+        # onnxruntime's sums saturate on CPUs without int8 dot products
         reduce_range=not this_machine().dots,
         extra_options={"ForceQuantizeNoInputCheck": True},
     )  # fmt: skip
@@ -142,7 +139,7 @@ def test_what_the_quantiser_makes_of_an_operator_is_imported_and_computes_the_sa
 
 
 def _step(model: onnx.ModelProto) -> float:
-    """Of the output; 0 where it has none."""
+    """Return the scale of the output, or 0 if it has none."""
     last = next(node for node in model.graph.node if node.output[0] == "y")
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     is_scaled = last.op_type == "DequantizeLinear"

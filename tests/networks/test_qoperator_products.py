@@ -1,4 +1,4 @@
-"""Compares QOperator products with a factor with what onnxruntime computes."""
+"""Compares QOperator matrix products with a factor `alpha` with onnxruntime."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_bias_of_a_qgemm_counts_in_alpha_steps_of_its_sums(alpha: float) -> 
     result = run_in_onnxruntime(to_qdq(model), [feed])[0]["y"]
     np.testing.assert_allclose(
         result, right, atol=0.051
-    )  # a step, where a tie is rounded otherwise
+    )  # one step, because ties may be rounded differently
     assert (result == right).mean() > 0.9
 
 

@@ -1,4 +1,4 @@
-"""Tests weights whose output channels count in powers of two of their own."""
+"""Tests per-channel quantisation: each output channel has its own power-of-two scale."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ MODES: tuple[EpilogueMode, EpilogueMode] = ("full", "per-channel")
 
 
 def spread_net() -> onnx.ModelProto:
-    """Three convolutions, the second depthwise.
+    """Return three convolutions, the second one depthwise, with channels of different size.
 
-    Of the channels of the first two, every sixteenth is 2^4 times as large as the others, and
-    weighed as much less by what reads it.
+    In the first two, every sixteenth channel is 2^4 times as large as the others. The next layer's
+    weights compensate for this.
     """
     net = Builder("spread", (1, 16, 12, 12), 0, True)
     x = net.relu(net.conv(net.input, "a", 32, 3, pad=1, bias=True), "a.relu")
@@ -90,7 +90,7 @@ def test_its_layers_shift_and_compute_what_onnxruntime_does() -> None:
 
 
 def test_a_layer_with_a_residual_keeps_one_scale() -> None:
-    """Its residual is shifted by as much for every channel."""
+    """The residual is shifted by the same amount in every channel."""
     source = residual_net()
     for tensor in source.graph.initializer:
         if tensor.name.endswith("weight"):
@@ -114,7 +114,7 @@ def test_a_layer_with_a_residual_keeps_one_scale() -> None:
 
 
 def test_a_residual_on_sums_that_count_by_channel_is_left_to_the_cpu() -> None:
-    """No shift brings it to the sums of all channels."""
+    """No single shift aligns the residual with the sums of all channels."""
     g = Graph()
     x = g.quantise(g.input("x", (1, 16, 4, 4)), -5)
     own = -6 - np.arange(16) % 4
@@ -160,7 +160,7 @@ def test_a_channel_has_the_exponent_of_least_error_near_the_others(
 def test_a_layer_rounds_what_its_channels_count(
     data: list[int], channels: list[tuple[int, int, float]], shift: int, relu: bool
 ) -> None:
-    """Half up, in steps of the output, cut off where int8 ends."""
+    """Results are rounded half up to the output's scale and saturate at the int8 range."""
     weight, finer, bias = (np.array(item) for item in zip(*channels, strict=True))
     shifts = shift + finer.astype(np.int64)
     low = 0 if relu else -128
@@ -183,7 +183,7 @@ def test_a_layer_rounds_what_its_channels_count(
 
 
 def test_a_float_network_is_tuned_with_shifts_by_channel_if_asked_to() -> None:
-    """Behind every product to whose sums nothing is added; nothing else changes."""
+    """Every product gets shifts per channel, unless something is added to its sums."""
     network = networks.load("resnet18")
     full, own = (
         {name: item.workload for item in results for name in item.names}

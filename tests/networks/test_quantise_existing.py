@@ -1,4 +1,4 @@
-"""Checks that quantised models are recognised, and computed in the scales that they have."""
+"""Checks that already quantised models are recognised and keep their scales."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _Images(CalibrationDataReader):
 def _static(
     folder: Path, form: QuantFormat, unsigned: bool, per_channel: bool, narrow: bool = False
 ) -> onnx.ModelProto:
-    """The digits network with scales of onnxruntime's choice; `narrow` weights have seven bits."""
+    """Return the digits network quantised by onnxruntime. `narrow` limits weights to seven bits."""
     onnx.save(zoo.build("digits_cnn"), folder / "float.onnx")
     kind = QuantType.QUInt8 if unsigned else QuantType.QInt8
     quantize_static(
@@ -192,7 +192,7 @@ def test_one_call_takes_float_and_quantised_models(tmp_path: Path) -> None:
 def test_layers_of_a_quantised_model_that_are_kept_compute_on_dequantised_numbers(
     tmp_path: Path,
 ) -> None:
-    """Quantisers leave a relu to the saturation of what they write: data come through it."""
+    """Quantisers replace a ReLU by the saturation of QuantizeLinear, which must be kept too."""
     source = _static(tmp_path, QuantFormat.QDQ, True, False)
     result = as_it_is(source, ("conv2",))
     graph = integer_graph(result.model, BLOCKS, keep_float=result.keep_float)

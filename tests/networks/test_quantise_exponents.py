@@ -1,4 +1,4 @@
-"""Tests the choice of powers of two, and the graphs in which it is not free."""
+"""Tests the choice of power-of-two scales, and graphs that constrain it."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_activations_that_no_scale_covers_are_refused_by_tensor(factor: float) -
 
 
 def _made(nodes: list[onnx.NodeProto], tensors: dict[str, NDArray[Any]], output: str) -> Any:
-    """A model with one float input (1, 16, 6, 6) and what it is quantised to."""
+    """Quantise a model with one float input (1, 16, 6, 6), check it and return the result."""
     source = with_typed_output(model(nodes, tensors, (1, 16, 6, 6), output))
     made = quantise(source)
     info = made.model.graph.input[0]

@@ -1,4 +1,4 @@
-"""Tests quantising whole networks: what int8 costs in accuracy, and the int8 graph's form."""
+"""Tests the quantisation of whole networks: accuracy in int8, and the form of the int8 graph."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tilewright.targets.capabilities import Blocks
 
 
 def _fresh(model: onnx.ModelProto, count: int) -> list[Feed]:
-    """Inputs that no calibration saw."""
+    """Draw inputs that were not used for calibration."""
     info = model.graph.input[0]
     shape = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
     return [{info.name: normal(*shape, seed=1000 + i)} for i in range(count)]
 
 
 def _outputs(model: onnx.ModelProto, feeds: list[Feed]) -> NDArray[np.float32]:
-    """(feeds, values) of the first output."""
+    """Return the first output for all feeds, of shape (feeds, values)."""
     name = model.graph.output[0].name
     return np.stack([values[name].ravel() for values in run_feeds(model, [name], feeds)])
 
@@ -44,7 +44,7 @@ def _correlation(model: onnx.ModelProto, made: Quantised, count: int = 4) -> flo
 
 
 def _kinds(made: Quantised) -> dict[str, list[str]]:
-    """The steps that the importer fuses behind each convolution and product of the int8 model."""
+    """Return the post-operations that are fused with each convolution and product, by node."""
     result = OnnxSource("int8", made.model, lambda: made.model, {}).examine().found
     assert all(call.data_quantisation and call.weight_quantisation for call in result.fused_calls)
     return {call.node: [step.kind for step in call.steps] for call in result.fused_calls}

@@ -1,4 +1,4 @@
-"""Tests calibration samples: every form that is taken, and the messages for other ones."""
+"""Tests calibration samples: all accepted forms, and the messages for other files."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _refused(path: Path, inputs: tuple[Input, ...] = INPUTS) -> str:
     with pytest.raises(InputError) as caught:
         read_samples(path, inputs)
     message = str(caught.value)
-    assert ";" in message  # a cause and a next step
+    assert ";" in message  # separates the cause from the next step
     return message
 
 

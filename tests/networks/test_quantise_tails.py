@@ -1,4 +1,4 @@
-"""Checks that scales hold for inputs beyond the samples, and that the stated error is theirs."""
+"""Tests scales on inputs beyond the calibration samples, and the reported error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WIDTH = 64
 
 
 def _squares(scale: float) -> onnx.ModelProto:
-    """Return x · |x| · `scale`, which has long tails, and a product of it; (1, 64) to (1, 16)."""
+    """Return a product of x · |x| · `scale`, whose values have long tails; (1, 64) to (1, 16)."""
     nodes = [
         helper.make_node("Abs", ["x"], ["abs"], name="abs"),
         helper.make_node("Mul", ["x", "abs"], ["square"], name="square"),
@@ -58,7 +58,7 @@ def _inputs(count: int, seed: int) -> Feeds:
 
 
 def _filled(samples: Feeds) -> onnx.ModelProto:
-    """The network with a scale at which the largest value of these samples is 126 of 127 steps."""
+    """Return the network with a scale that maps the samples' largest value to 126 of 127 steps."""
     return _squares(126 / 16 / max(float(np.abs(sample["x"]).max()) ** 2 for sample in samples))
 
 
@@ -72,8 +72,8 @@ def _error(one: onnx.ModelProto, other: onnx.ModelProto, feeds: Feeds) -> float:
 def test_new_inputs_are_not_cut_off_where_a_sample_fills_the_range(seed: int) -> None:
     """Inputs that are larger than every sample are not clipped.
 
-    When the largest value of the samples was taken for the largest possible one, outputs for new
-    inputs were off by three to five times what the samples showed.
+    An earlier version took the largest value in the samples for the largest possible value. Its
+    error on new inputs was three to five times that on the samples.
     """
     samples = _inputs(16, seed)
     source = _filled(samples)
@@ -84,7 +84,7 @@ def test_new_inputs_are_not_cut_off_where_a_sample_fills_the_range(seed: int) ->
 
 
 def test_values_with_a_hard_end_lose_no_bit() -> None:
-    """Pixels from 0 to 254 count in steps of two, as what covers them says, with no room above."""
+    """Pixels from 0 to 254 get a scale of 2, which just covers them, without extra headroom."""
     tail = Tail()
     random = np.random.default_rng(0)
     for _ in range(8):
@@ -95,7 +95,7 @@ def test_values_with_a_hard_end_lose_no_bit() -> None:
 
 @pytest.mark.parametrize("limit", [7.0, 9.0, 11.0])
 def test_what_an_exponential_tail_loses_is_expected_before_it_is_seen(limit: float) -> None:
-    """The mean over many draws is what integration gives: n · 2 · exp(−limit)."""
+    """The mean estimate over many draws equals the integral n · 2 · exp(−limit)."""
     count, result = 4000, []
     for seed in range(60):
         values = np.random.default_rng(seed).exponential(size=count)
@@ -123,7 +123,7 @@ def test_samples_either_choose_scales_or_judge_them(count: int) -> None:
 
 
 def test_the_error_of_a_build_is_measured_on_samples_that_chose_no_scale(tmp_path: Path) -> None:
-    """What is held out is ten times as large: scales that had seen it would cover it."""
+    """The held-out samples are ten times as large. Scales chosen on them would cover them."""
     samples = _inputs(16, 1)
     held = {id(feed) for feed in with_held_out(samples).judging_samples}
     for sample in samples:

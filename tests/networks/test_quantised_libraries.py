@@ -1,4 +1,4 @@
-"""Compares quantised networks that a processor computes in integers with onnxruntime."""
+"""Compares quantised networks that run in integers on a CPU with onnxruntime."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHAPE = (1, 3, 9, 9)
 class Net(NumberedGraph):
     """A QDQ network under construction, with random scales and zero points.
 
-    Its activations are of the type `kind`.
+    Its activations have the dtype `kind`.
     """
 
     def __init__(self, kind: str, symmetric: bool, per_channel: bool, seed: int) -> None:
@@ -42,7 +42,7 @@ class Net(NumberedGraph):
         self.step = 0.0
 
     def quantised(self, x: str, scale: float = 0.0) -> str:
-        """Through integers and back, at a drawn scale unless one is given."""
+        """Quantise and dequantise a tensor, with a random scale unless one is given."""
         ends = np.iinfo(self.kind)
         self.step = scale or float(self.random.uniform(0.02, 0.05))
         zero = 0 if self.symmetric else int(self.random.integers(ends.min, ends.max + 1))
@@ -52,7 +52,7 @@ class Net(NumberedGraph):
         return self.op("DequantizeLinear", self.op("QuantizeLinear", x, *about), *about)
 
     def product(self, kind: str, x: str, shape: tuple[int, ...], **attributes: Any) -> str:
-        """A convolution or dense layer with a bias."""
+        """Add a convolution or dense layer with a bias."""
         axis = 0 if kind == "Conv" else 1
         fan_in = int(np.prod(shape)) / shape[axis]
         count = shape[axis] if self.per_channel else 1
@@ -70,7 +70,7 @@ class Net(NumberedGraph):
         return self.op("Add", self.op(kind, x, weight), bias)
 
     def model(self, result: str) -> onnx.ModelProto:
-        """The whole."""
+        """Return the finished model."""
         graph = helper.make_graph(
             self.nodes, "net", [helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE)],
             [helper.make_tensor_value_info(result, TensorProto.FLOAT, None)], self.constants,
@@ -82,7 +82,7 @@ class Net(NumberedGraph):
 def layers_of(
     model: onnx.ModelProto, folder: Path, spec: CpuSpec | None = None
 ) -> tuple[CompiledArtifact, list[KernelLayer]]:
-    """The library with the schedules of the kernels' own rules, and its layers."""
+    """Build a library with the rule schedules of the kernels. Return it and its layers."""
     path = folder / "model.onnx"
     onnx.save(model, path)
     target, whole = CpuTarget(spec or this_machine()), networks.load(str(path)).whole
@@ -95,7 +95,10 @@ def layers_of(
 
 
 def by_onnxruntime(model: onnx.ModelProto, x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Each operator by itself, in float32: its sums in int8 saturate without VNNI."""
+    """Compute the output with onnxruntime, one operator at a time in float32.
+
+    onnxruntime's int8 sums would saturate on a CPU without VNNI.
+    """
     return np.asarray(session(model).run(None, {"x": x})[0])
 
 
@@ -134,7 +137,7 @@ def test_a_layer_is_within_a_step_of_onnxruntime_s(
     assert result.workload.out_dtype == result.workload.data_dtype == kind
     apart = steps_apart(net.model(y), artifact, net.step)
     assert apart.max() < 1.01
-    assert (apart > 0.5).mean() < 0.02  # ties in sums of float32 alone
+    assert (apart > 0.5).mean() < 0.02  # only ties of float32 sums
     assert not any(check.is_wrong for check in artifact.verify())
 
 
@@ -186,7 +189,7 @@ def test_a_network_stays_in_integers_from_layer_to_layer(tiles: str, tmp_path: P
 
 @pytest.mark.slow(seconds=5)
 def test_a_clip_that_integers_make_by_themselves_is_left_out(tmp_path: Path) -> None:
-    """A bound of 6 at the largest integer, and one of 2.5 below it, which no kernel cuts at."""
+    """A bound of 6 is the largest integer. A bound of 2.5 is lower, and no kernel clips at it."""
     for bound, wanted in ((6.0, "quantise"), (2.5, "bias")):
         net = Net("uint8", False, False, 1)
         y = net.product("Conv", net.quantised("x"), (16, 3, 1, 1))

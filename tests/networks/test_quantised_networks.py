@@ -1,4 +1,4 @@
-"""Compares quantised models with onnxruntime's integers, and with the shifts their scales imply."""
+"""Compares quantised models with onnxruntime, and their shifts with those that the scales imply."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def test_a_quantised_network_is_bit_equal_and_offloaded(form: QuantFormat, tmp_p
     names = [name.replace("_quant", "") for workload in report.workloads for name in workload.names]
     two_passes = ["conv1", "conv2", "conv3", "fc"]
     assert set(names) >= {*two_passes, *(f"{name}.fine" for name in two_passes)}
-    assert ("relu3" in names) == (form == QuantFormat.QOperator)  # onnxruntime keeps it apart
+    assert ("relu3" in names) == (form == QuantFormat.QOperator)  # onnxruntime keeps it separate
     for workload, _, _ in network.workloads(16, 16):
         kinds = [op.kind for op in workload.epilogue]
         added = {"bias", "offset"} & set(kinds)
         shifted = {"shr", "shr_channel"} & set(kinds)
-        if kinds not in ([], ["min", "max"]):  # a pool, and a relu that keeps its scale
+        if kinds not in ([], ["min", "max"]):  # not a pool, or a ReLU that keeps the scale
             assert len(added) == len(shifted) == 1
             assert kinds[-2:] == ["min", "max"]
 
@@ -90,7 +90,7 @@ def test_zero_points_are_offloaded_under_padding_too(tmp_path: Path) -> None:
 
 
 def _qdq_block(data: float, weight: float, out: float) -> onnx.ModelProto:
-    """Q/DQ around conv → relu with the given scales and int8 weights."""
+    """Return Q/DQ around conv → ReLU with the given scales and int8 weights."""
     tensors = {
         "sx": np.float32(data), "sw": np.float32(weight), "sy": np.float32(out), "z": np.int8(0),
         "w": np.random.default_rng(0).integers(-127, 128, (16, 16, 3, 3), np.int8),
@@ -134,7 +134,7 @@ def test_scales_that_are_no_powers_of_two_apart_are_reported_as_two_passes() -> 
 
 
 def test_integer_operators_are_products_too() -> None:
-    """ConvInteger as dynamic quantisation writes it, bit-equal to onnxruntime."""
+    """ConvInteger, as written by dynamic quantisation, is bit-equal to onnxruntime."""
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
         helper.make_node("ConvInteger", ["q", "w", "z"], ["c"], name="conv", pads=[1] * 4),

@@ -1,4 +1,4 @@
-"""Checks recurrences whose steps are one function against onnxruntime."""
+"""Tests recurrences that are compiled to one function for all steps, against onnxruntime."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ SIZE, FEATURES = 32, 6
 def recurrent(
     kind: str, *, steps: int = 9, size: int = SIZE, outputs: int = 1, **attributes: Any
 ) -> onnx.ModelProto:
-    """Return a model of x (steps, 1, features) → all states, with two outputs the last ones."""
+    """Return a recurrent model from x (steps, 1, features) to all states.
+
+    If `outputs` is 2, it has a second output.
+    """
     ways = 2 if attributes.get("direction") == "bidirectional" else 1
     gates = GATES[kind] * size
     tensors = {
@@ -73,8 +76,8 @@ def found(model: onnx.ModelProto, folder: Path) -> int:
 def test_what_a_loop_would_not_pay_for_or_cannot_compute_stays_as_it_is(tmp_path: Path) -> None:
     assert found(recurrent("LSTM"), tmp_path) == 1
     assert found(recurrent("LSTM", steps=3), tmp_path) == 0
-    assert found(recurrent("LSTM", size=20), tmp_path) == 0  # fills no vector
-    # The reset gate is multiplied before the product, whose operand is no state then.
+    assert found(recurrent("LSTM", size=20), tmp_path) == 0  # 20 values do not fill whole vectors
+    # The reset gate multiplies the state before the product, so its operand is not the state.
     assert found(recurrent("GRU", linear_before_reset=0), tmp_path) == 0
 
 
@@ -89,7 +92,7 @@ def test_a_gate_before_the_product_is_onnxruntimes(tmp_path: Path) -> None:
 @pytest.mark.slow(seconds=2)
 @pytest.mark.parametrize("strides", [False, True])
 def test_parts_of_a_matrix_are_onnxruntimes(strides: bool, tmp_path: Path) -> None:
-    """Rows and columns that no recurrence reads; a slice may name no strides, or go backwards."""
+    """The slices are outside any recurrence. They may omit the strides or go backwards."""
     tensors: dict[str, Any] = {
         "w": normal(8, 16), "begin": np.array([1, -9]), "end": np.array([5, -1]),
         "axes": np.array([0, 1]), "one": np.array([3]), "two": np.array([0]), "last": np.array([0]),

@@ -1,4 +1,4 @@
-"""Checks networks of which onnxruntime runs a part."""
+"""Tests networks of which onnxruntime runs some regions."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class _Graph:
 
 
 def detector(path: Path) -> Path:
-    """Return a detector: boxes and scores, and NonMaxSuppression with the indices that it keeps.
+    """Write a detector with boxes, scores and NonMaxSuppression, and return its path.
 
-    Their number is known only when the model runs. The scores are an output too, and the image is
-    read again behind the boxes.
+    The number of kept boxes is known only when the model runs. The scores are an output too, and
+    the image is read again after the boxes.
     """
     net = _Graph()
     x = net.op("Relu", "relu1", [net.conv("image", "conv1", 16, 3, 3, 2)])
@@ -99,7 +99,7 @@ def detector(path: Path) -> Path:
 def _graph(
     nodes: list[onnx.NodeProto], outputs: dict[str, int], shape: object = (2, 3)
 ) -> NormalGraph:
-    """A graph of one input `x` of shape (2, 3) with these outputs and their types."""
+    """Return a graph with the input `x` of shape (2, 3) and the given outputs with their types."""
     of = helper.make_tensor_value_info
     graph = helper.make_graph(
         nodes, "graph", [of("x", TensorProto.FLOAT, (2, 3))],
@@ -121,7 +121,7 @@ def _node(kind: str, inputs: str, outputs: str, **attributes: object) -> onnx.No
 
 
 def _found(nodes: list[onnx.NodeProto], outside: str, **outputs: int) -> list[tuple[str, bool]]:
-    """The operators of each region, and whether it runs last."""
+    """Return the operators of each region, and whether the region runs last."""
     named = outputs or {nodes[-1].output[0]: TensorProto.FLOAT}
     regions = find_regions(_graph(nodes, named), dict.fromkeys(outside.split(), "not compiled"))
     return [(" ".join(region.nodes), region.last) for region in regions]
@@ -200,14 +200,14 @@ def test_operators_that_exchange_a_shape_of_values_run_after_all_that_they_read(
 
 
 def _everything_but(monkeypatch: pytest.MonkeyPatch, *operators: str) -> None:
-    """Take the forms of some operators out of the table."""
+    """Remove the forms of some operators from the table of supported forms."""
     table = supported_forms()
     kept = FormTable(form for form in table.forms if form.operator not in operators)
     monkeypatch.setattr("tilewright.networks.importing.supported_forms", lambda: kept)
 
 
 def _layers_around(kind: str, **attributes: object) -> onnx.ModelProto:
-    """A convolution, an operator of one input, and another convolution."""
+    """Return a model with an operator between two convolutions."""
     net = _Graph()
     x = net.op(kind, "odd", [net.conv("image", "conv1", 16, 3, 3, 2)], **attributes)
     net.conv(x, "conv2", 8, 16, 3, 2)
@@ -252,7 +252,7 @@ def test_an_operator_between_two_layers_runs_in_onnxruntime(
 def test_a_network_runs_in_onnxruntime_as_a_whole_where_that_is_faster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever a measurement says here: it decides by bounds that every network meets."""
+    """The thresholds are set so that every network meets them, whatever its measured times."""
     _everything_but(monkeypatch, "Erf")
     monkeypatch.setattr(build_cpu_library, "WORTH_IT", 0.0)
     monkeypatch.setattr(build_cpu_library, "LEAST_SECONDS", 0.0)
@@ -295,7 +295,7 @@ def test_a_layer_that_multiplies_much_without_a_kernel_is_left_to_onnxruntime(
 
 
 def test_a_network_whose_inputs_nobody_can_draw_is_built_and_says_so(tmp_path: Path) -> None:
-    """The size of its result is an input, and has to fit another one."""
+    """The shape of the output is an input, and it has to match another input."""
     of = helper.make_tensor_value_info
     node = helper.make_node("Reshape", ["x", "shape"], ["y"], name="reshaped")
     graph = helper.make_graph(
@@ -342,7 +342,7 @@ def test_a_network_that_takes_a_sequence_runs_in_onnxruntime(tmp_path: Path) -> 
 
 
 def test_weights_that_a_graph_computes_from_constants_are_constants(tmp_path: Path) -> None:
-    """As a filter that is a function of its taps."""
+    """The weights are a filter that is computed from its taps."""
     net = _Graph()
     taps = [
         net.constant(name, np.int64(number)) for name, number in zip("abc", (0, 9, 1), strict=True)
@@ -507,7 +507,7 @@ def test_a_network_of_text_runs_in_onnxruntime(tmp_path: Path) -> None:
 
 
 def test_a_classifier_gives_the_maps_of_its_scores(tmp_path: Path) -> None:
-    """As models that were converted from scikit-learn do."""
+    """Models that were converted from scikit-learn have such outputs."""
     of = helper.make_tensor_value_info
     weights, intercepts = [0.5, -1.0, 2.0, 0.1, 0.2, -0.3], [0.1, -0.1]
     nodes = [

@@ -1,4 +1,4 @@
-"""How a scale becomes a shift: the report predicts what the build computes."""
+"""Tests the conversion of scales to shifts: the report predicts what the build computes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tilewright.networks.epilogues import requantise_shift
 from tilewright.networks.fused_calls import FusedCall, FusedStep, Quantisation
 from tilewright.networks.requantisation import MAX_SHIFT, shifts_of
 
-# (data, weights, output) scales → (shift, exact), recorded when the report had a computation of its
-# own. The last two differ from a power of two by less and by more than what is taken for one.
+# (data, weights, output) scales → (shift, exact), recorded when the report still computed shifts by
+# itself. The last two are just within and just beyond the tolerance around a power of two.
 RECORDED = [
     ((0.5,), (0.25,), (1.0,), (3, True)),
     ((0.5,), (0.25,), (0.5,), (2, True)),

@@ -1,4 +1,4 @@
-"""Checks that every form of Resize is onnxruntime's, or is refused by its name."""
+"""Checks that every form of Resize matches onnxruntime or is refused by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tilewright.targets.cpu.compile import llvm_target, lowering
 from tilewright.targets.cpu.spec import CpuSpec
 
 Form = tuple[Sequence[int], Mapping[str, Any], Sequence[float], Sequence[int]]
-"""The shape of an image, attributes, scales, sizes (scales where they are empty)."""
+"""Image shape, node attributes, scales, and sizes. The sizes are used if the scales are empty."""
 FACTORS = (2.0, 1.5, 0.5, 0.7)
 
 
@@ -84,7 +84,7 @@ def theirs(form: Form) -> NDArray[np.float32]:
 
 
 def computed(form: Form) -> NDArray[np.float64] | None:
-    """The sum of neighbours along each axis, in numpy; None for what is left to TVM."""
+    """Compute the resize from its taps in numpy. Return None for forms that are left to TVM."""
     shape, attributes, scales, sizes = form
     given = np.float32(scales) if scales else np.array(sizes)
     taps = plan_resize(shape, dict(attributes), given, by_size=not scales)

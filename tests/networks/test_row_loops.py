@@ -1,7 +1,7 @@
-"""Checks what is computed row by row, beside NumPy and SciPy: softmax, normalisations, reductions.
+"""Compares row-wise operators with NumPy and SciPy: softmax, normalisations and reductions.
 
-hypothesis draws shapes and values. Rows of any length count: whole vectors, a last vector that
-overlaps the one before, and less than one vector.
+Hypothesis draws shapes and values. The row length matters: whole vectors, a last vector that
+overlaps the one before, or less than one vector.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SIZES = st.one_of(st.integers(1, 40), st.sampled_from((49, 64, 100, 127, 197)))
 
 
 def module_of(of: Callable[[Any], Any], x: Array) -> Any:
-    """A module whose `main` is what `of` makes of a variable like `x`."""
+    """Return a module whose function `main` applies `of` to a variable like `x`."""
     builder = relax.BlockBuilder()
     read = relax.Var("x", relax.TensorType(x.shape, str(x.dtype)))
     with builder.function("main", [read]):
@@ -55,7 +55,7 @@ def module_of(of: Callable[[Any], Any], x: Array) -> Any:
 
 
 def run(of: Callable[[Any], Any], x: Array) -> Array:
-    """Return what the library of a network of one operator gives."""
+    """Compile a network with one operator to a library, run it and return the result."""
     module = module_of(of, x)
     content, weights = compiled_library(module, llvm_target(CpuSpec.parse("")), lowering())
     with tempfile.TemporaryDirectory() as folder:
@@ -67,7 +67,7 @@ def run(of: Callable[[Any], Any], x: Array) -> Array:
 
 @st.composite
 def rows(draw: st.DrawFn, most_axes: int = 4) -> Array:
-    """Values of a drawn shape, some large, some at random among the most negative ones."""
+    """Draw values of a random shape. Some are large, and some may be extremely negative."""
     before = draw(st.lists(st.integers(1, 5), max_size=most_axes - 1))
     scale = draw(st.sampled_from((0.1, 3.0, 60.0)))
     x = scale * normal(*before, draw(SIZES), seed=draw(st.integers(0, 9)))
@@ -121,7 +121,7 @@ def test_softmax_along_any_axis_is_scipys(x: Array, axis: int) -> None:
 @settings(max_examples=examples(15), deadline=None)
 @given(st.integers(1, 60), st.integers(0, 9))
 def test_softmax_of_masked_rows_is_numpys(size: int, seed: int) -> None:
-    """Some values are minus infinity, or all: that row alone has no result. So has one with NaN."""
+    """Some values of a row are -inf. If all are, or one is NaN, the row's result is NaN."""
     random = np.random.default_rng(seed)
     x = random.normal(size=(6, size)).astype(np.float32)
     x[random.random(x.shape) < 0.5] = -np.inf
@@ -213,7 +213,7 @@ def test_integers_are_summed_exactly(axis: int) -> None:
     (lambda read: relax.op.argmax(read, -1), False),
 ])  # fmt: skip
 def test_only_rows_are_written_anew(of: Callable[[Any], Any], written: bool) -> None:
-    """What is reduced along another axis keeps the schedule whose vectors are along the last."""
+    """A reduction along another axis keeps the schedule that is vectorised along the last axis."""
     module = relax.transform.LegalizeOps()(module_of(of, normal(4, 16, 32, seed=7)))
     (function,) = (f for f in module.functions.values() if isinstance(f, tvm.tirx.PrimFunc))
     made = default_schedules.scheduled(function, 8)

@@ -1,4 +1,4 @@
-"""Checks that ScatterND writes rows in vectors, in the order of the updates, on several threads."""
+"""Tests ScatterND: it writes whole vectors in the order of the updates, with several threads."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_result_is_numpys(
 
 
 def test_the_reference_loses_no_sum() -> None:
-    """Several threads of onnxruntime 1.31 that add to one row lose some, most times."""
+    """With several threads, onnxruntime 1.31 often loses sums that go to the same row."""
     updates, width = 2000, 4096
     node = helper.make_node("ScatterND", ["x", "at", "new"], ["y"], reduction="add")
     graph = helper.make_graph(

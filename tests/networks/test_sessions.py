@@ -1,4 +1,4 @@
-"""Checks that a session gives what onnxruntime gives, in place, to several threads at once."""
+"""Tests inference sessions: onnxruntime's outputs, inputs read in place, and concurrent threads."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_an_aligned_input_is_read_in_place_and_any_other_is_read_right(
     placed[...] = image
     assert np.from_dlpack(loaded_library._tensor(placed)).ctypes.data == placed.ctypes.data
     raw = np.zeros(image.nbytes + 4 + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT + 4  # no multiple of it
+    start = -raw.ctypes.data % ALIGNMENT + 4  # not a multiple of the alignment
     apart = raw[start : start + image.nbytes].view(np.float32).reshape(SHAPE)
     apart[...] = image
     frozen = image.copy()

@@ -1,4 +1,4 @@
-"""Tests the models that the `onnx` package ships, with the numbers they compute."""
+"""Runs the models that the `onnx` package ships and compares them with the shipped outputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _weights_are_inputs(case: ModelCase) -> bool:
 
 @pytest.fixture(scope="module")
 def vgg19() -> ModelReport:
-    """Most of a minute's work."""
+    """Return the report of VGG-19, which takes most of a minute."""
     network = networks.load(BY_TITLE["light/light_vgg19"].path)
     assert len(network.examined.inputs) == 1, "weights are no inputs"
     return network.report(16, 16)
@@ -36,7 +36,7 @@ def vgg19() -> ModelReport:
 
 @pytest.mark.nightly(seconds=55)
 def test_models_whose_weights_are_also_inputs_load(vgg19: ModelReport) -> None:
-    """As IR version 3 demands and later ones allow."""
+    """IR version 3 requires that weights are inputs too, and later versions allow it."""
     layers = [case for case in SHIPPED if case.kind.startswith("pytorch")]
     assert _weights_are_inputs(BY_TITLE["light/light_vgg19"])
     assert not vgg19.by_status("unsupported")
@@ -76,7 +76,7 @@ def test_no_answer_to_a_shipped_model_is_false() -> None:
 
 
 def _alone(node: onnx.NodeProto, path: Path, opset: int = 18, **arrays: object) -> ModelCase:
-    """A model of one operator of float inputs, and no numbers to compare with."""
+    """Return a model with a single operator and no expected outputs."""
     shapes = {name: np.shape(value) for name, value in arrays.items()}
     infos = [
         onnx.helper.make_tensor_value_info(name, 7 if name in INTEGERS else 1, shape)
@@ -87,7 +87,7 @@ def _alone(node: onnx.NodeProto, path: Path, opset: int = 18, **arrays: object) 
     opsets = [onnx.helper.make_opsetid("", opset)]
     built = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
     inferred = onnx.shape_inference.infer_shapes(built)
-    for info in inferred.graph.output:  # the checker wants a shape, were it of unknown sizes
+    for info in inferred.graph.output:  # the checker requires a shape, even an unknown one
         if not info.type.tensor_type.HasField("shape"):
             info.type.tensor_type.shape.dim.add().dim_param = "some"
     onnx.save(inferred, path)

@@ -1,4 +1,4 @@
-"""Checks convolutions of long signals, which become products of the signal's frames."""
+"""Tests convolutions of long signals, which become a matrix product over the signal's frames."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tilewright.networks.onnx.normalise import normalise
 
 @dataclass(frozen=True)
 class Spectrogram:
-    """A convolution of a signal with 24 kernels."""
+    """A convolution of a signal with 24 kernels, which becomes a product of its frames."""
 
     length: int
     taps: int
@@ -46,7 +46,7 @@ CASES = [
     CENTRED,
     Spectrogram(16000, 512, 160),  # the kernel is no multiple of the stride
     Spectrogram(1000, 64, 64, images=2),  # frames that do not overlap
-    Spectrogram(1003, 70, 100, pads=(3, 0), bias=True),  # samples that nobody reads
+    Spectrogram(1003, 70, 100, pads=(3, 0), bias=True),  # some samples are not read
     Spectrogram(300, 256, 64, pads=(0, 40), images=3),
 ]
 

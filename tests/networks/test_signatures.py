@@ -1,4 +1,4 @@
-"""Checks that artifacts which a user built run without a flag, and no others."""
+"""Checks that artifacts built by the user run without a flag, and all others need the flag."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_an_artifact_of_another_workspace_needs_the_flag(
 ) -> None:
     monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path / "other"))
     assert FOREIGN in doubt(art)
-    assert not (tmp_path / "other").exists()  # a reader makes no key
+    assert not (tmp_path / "other").exists()  # reading creates no key
     write_folder(tmp_path / "second", CODE, MANIFEST)
     assert FOREIGN in doubt(art)
     assert doubt(tmp_path / "second") == ""
@@ -97,7 +97,7 @@ def test_an_artifact_of_another_workspace_needs_the_flag(
 def test_a_workspace_that_came_with_the_artifact_is_not_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stranger packs a folder with an artifact and the key that signs it."""
+    """An attacker packs a folder with an artifact and the key that signed it."""
     monkeypatch.delenv("TILEWRIGHT_HOME", raising=False)
     (tmp_path / "theirs").mkdir()
     monkeypatch.chdir(tmp_path / "theirs")
@@ -105,7 +105,7 @@ def test_a_workspace_that_came_with_the_artifact_is_not_believed(
     assert doubt(Path("art")) == ""
     shutil.copytree(tmp_path / "theirs", tmp_path / "mine")
     monkeypatch.chdir(tmp_path / "mine")
-    # even if the folder had the same inode number as the one that was signed
+    # even if the folder has the inode number of the signed one
     monkeypatch.setattr(os, "stat", _with_inode(os.stat, (tmp_path / "theirs" / "art").stat()))
     assert FOREIGN in doubt(Path("art"))
 

@@ -1,6 +1,6 @@
-"""Checks that a small file cannot ask for more memory than the machine has.
+"""Checks that a small file cannot request more memory than the machine has.
 
-Counts of work do not overflow either.
+Operation counts must not overflow either.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def model(
 
 
 def summed(*nodes: onnx.NodeProto, **constants: Any) -> onnx.ModelProto:
-    """A model that adds the sum of the tensor `r` to its input."""
+    """Return a model that adds the sum of the tensor `r` to its input."""
     last = [node("ReduceSum", ["r"], ["s"], keepdims=0), node("Add", ["x", "s"], ["y"])]
     return model([*nodes, *last], constants)
 

@@ -1,4 +1,4 @@
-"""Checks that a library for several sizes computes what onnxruntime does at each, or refuses."""
+"""Tests libraries for several input sizes: each size matches onnxruntime or is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHANNELS = 16
 
 
 def convolution() -> onnx.ModelProto:
-    """Images of a dynamic batch."""
+    """Return a convolution network with a dynamic batch."""
     rng = np.random.default_rng(0)
     weights = {
         "w": rng.standard_normal((CHANNELS, 3, 3, 3), np.float32),
@@ -38,7 +38,7 @@ def convolution() -> onnx.ModelProto:
 
 
 def attention() -> onnx.ModelProto:
-    """Tokens that all see each other, those of a padding as well."""
+    """Return an attention over dynamic tokens, which would also attend to padding."""
     weights = {"q": np.random.default_rng(0).standard_normal((32, 32), np.float32) / 8}
     nodes = [
         helper.make_node("MatMul", ["x", "q"], ["a"], name="query"),
@@ -70,7 +70,10 @@ def _saved(model: onnx.ModelProto, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def batched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model and its library `art` for one image and four, which tests only read."""
+    """Return a folder with a model and its library `art` for batches of 1 and 4.
+
+    Tests only read it.
+    """
     folder = tmp_path_factory.mktemp("batched")
     path = _saved(convolution(), folder)
     tilewright.build(path, folder / "art", target="cpu", trials=0, sizes={"batch": (4, 1)})

@@ -1,6 +1,6 @@
-"""Checks that a TensorFlow Lite file is a model as others are.
+"""Tests reading TensorFlow Lite files: scales, names, types and layouts.
 
-Scales, names, types and layouts are the file's. What cannot be expressed, or is damaged, is said.
+Files that are damaged or cannot be expressed in ONNX are refused with a message.
 """
 
 from __future__ import annotations
@@ -188,9 +188,9 @@ def test_shape_arithmetic_that_only_a_reshape_reads_is_left_out(tmp_path: Path) 
 
 
 def _foreign() -> bytes:
-    """Return a convolution followed by operators that have no ONNX equivalent.
+    """Return a convolution followed by operators without an ONNX equivalent.
 
-    One has none at all, one has a rule that gives up, and one is a custom operator.
+    One has no rule at all, one has a rule that gives up, and one is a custom operator.
     """
     f = File()
     own = {"scale": 0.1, "zero": 0}
@@ -327,7 +327,7 @@ DAMAGED = (
     "embedding_lookup_sparse_1", "stablehlo_gather", "stablehlo_scatter", "reduce_window_1",
     "stablehlo_reduce_window", "stablehlo_composite", "rfft2d_magnitude", "dilate",
 )  # fmt: skip
-"""Files whose graphs, windows or indices could lead an operator astray."""
+"""Files whose subgraphs, windows or indices could make a damaged operator access foreign memory."""
 
 
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -1,4 +1,4 @@
-"""Checks graphs inside operators, sizes that depend on values, and operators that are refused."""
+"""Tests TensorFlow Lite subgraphs, shapes that depend on values, and refused operators."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_each_branch_is_taken(tmp_path: Path) -> None:
 def test_a_variable_that_no_turn_changes_is_not_carried(tmp_path: Path) -> None:
     model = read_tflite(saved(tmp_path, loop()))
     (node,) = [node for node in model.graph.node if node.op_type == "Loop"]
-    # the number of turns, the condition, and the two variables of four that change
+    # the trip count, the condition, and the two of four variables that change
     assert len(node.input) == 4
     body = onnx.helper.get_attribute_value(node.attribute[0])
     assert "limit" in {name for inner in body.node for name in inner.input}
@@ -135,7 +135,7 @@ def test_a_graph_inside_itself_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow(seconds=2)
 def test_graphs_that_execute_each_other_many_times_are_refused(tmp_path: Path) -> None:
-    """Thirty graphs, each of which executes the next one twice: 2^30 operators."""
+    """Each of thirty graphs executes the next one twice, which makes 2^30 operators."""
     f = File()
     p, x, y = f.tensor("p", (), "BOOL"), *(f.tensor(n, (3,), "FLOAT32") for n in "xy")
     f.operator("IF", [p, x], [y], "IfOptions", ThenSubgraphIndex=1, ElseSubgraphIndex=1)
@@ -209,7 +209,7 @@ def test_an_operator_that_needs_a_size_that_depends_on_values_is_named(tmp_path:
 
 
 def test_a_shape_that_follows_from_an_input_is_known(tmp_path: Path) -> None:
-    """The batch is open in the file, but the shape is that of the input, and not of its values."""
+    """The batch is dynamic in the file. The shape depends on the input's shape, not its values."""
     f = File()
     x = f.tensor("x", (1, 6), "FLOAT32", signature=(-1, 6))
     shape, rows = f.tensor("shape", (2,), "INT32"), f.tensor("rows", (1,), "INT32")

@@ -1,6 +1,6 @@
-"""Compares imported TensorFlow Lite files with outputs recorded of its runtime.
+"""Compares imported TensorFlow Lite files with recorded outputs of the TensorFlow Lite runtime.
 
-There is one file for each operator (`tests/data/tflite`).
+There is one file per operator in `tests/data/tflite`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tflite_files import CASES, EDGES, KEYWORDS, RECORDED, SAMPLES, inputs_of
 from tilewright.networks.tflite.convert import read_tflite
 
 NOT_QUANTISED = ("hashtable_lookup", "bitwise_xor_bytes", "right_shift_bytes")
-"""Cases with results that are bytes, and not quantised numbers."""
+"""Cases whose results are plain bytes, not quantised values."""
 DTYPES = {
     "tensor(int8)": "int8", "tensor(uint8)": "uint8", "tensor(float)": "float32",
     "tensor(bool)": "bool", "tensor(int16)": "int16", "tensor(int32)": "int32",

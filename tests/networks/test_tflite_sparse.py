@@ -1,4 +1,4 @@
-"""Tests constants of TensorFlow Lite that are stored without their zeros, against SciPy."""
+"""Compares sparse TensorFlow Lite constants with SciPy."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_sparse_columns_are_read() -> None:
 
 
 def test_sparse_blocks_are_read() -> None:
-    """Blocks of 2 x 4, as TensorFlow writes them: rows of blocks, their columns, then insides."""
+    """The 2x4 blocks are in TensorFlow's order: rows of blocks, columns, then block contents."""
     blocks = np.repeat(np.repeat(_drawn((3, 5), 2).toarray() > 0, 2, 0), 4, 1)
     matrix = scipy.sparse.bsr_matrix(
         np.random.default_rng(3).standard_normal((6, 20), np.float32) * blocks, blocksize=(2, 4)
@@ -98,7 +98,7 @@ def test_sparse_blocks_are_read() -> None:
     [
         ([0, 1], [2, ([0, 1, 2], [0, 5])], 2),  # a column beyond the shape
         ([0, 1], [2, ([0, 1, 2], [0, -1])], 2),
-        ([0, 1], [2, ([0, 1], [0])], 1),  # nothing about the second row
+        ([0, 1], [2, ([0, 1], [0])], 1),  # the second row has no entry
         ([0, 1], [2, ([0, 2, 1], [0])], 1),
         ([0, 1], [2, ([0, 1, 2], [0, 1])], 3),  # more values than places
         ([0, 0], [2, ([0, 1, 2], [0, 1])], 2),

@@ -1,6 +1,6 @@
 """Compares imported StableHLO operators of TensorFlow Lite files with numpy.
 
-The runtime of TensorFlow Lite, whose outputs other tests use, executes few of them.
+The TensorFlow Lite runtime, whose recorded outputs serve in other tests, runs few of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def gathered(
     data: NDArray[Any], indices: NDArray[Any], offsets: list[int], collapsed: list[int],
     starts: list[int], vector_axis: int, sizes: list[int],
 ) -> NDArray[Any]:  # fmt: skip
-    """The specification of StableHLO's gather, element by element."""
+    """Compute StableHLO's gather from its specification, element by element."""
     vectors = np.moveaxis(indices, vector_axis, -1) if vector_axis < indices.ndim else (
         indices[..., None])  # fmt: skip
     stay = [axis for axis in range(data.ndim) if axis not in collapsed]
@@ -58,7 +58,7 @@ def scattered(
     data: NDArray[Any], indices: NDArray[Any], updates: NDArray[Any], windows: list[int],
     inserted: list[int], axes: list[int], function: Callable[[Any, Any], Any],
 ) -> NDArray[Any]:  # fmt: skip
-    """The specification of StableHLO's scatter, with the vectors along the last axis."""
+    """Compute StableHLO's scatter from its specification. Index vectors are on the last axis."""
     result = data.copy()
     stay = [axis for axis in range(data.ndim) if axis not in inserted]
     for at in np.ndindex(*updates.shape):
@@ -75,7 +75,7 @@ def convolved(
     x: NDArray[Any], w: NDArray[Any], stride: int, base: int, dilation: int, low: int, high: int,
     groups: int,
 ) -> NDArray[Any]:  # fmt: skip
-    """A convolution of (n, length, c) by (taps, c / groups, o), tap by tap."""
+    """Convolve x (n, length, c) with w (taps, c / groups, o), one tap at a time."""
     n, length, c = x.shape
     taps, _, o = w.shape
     span = (length - 1) * base + 1
@@ -95,7 +95,7 @@ def convolved(
 
 
 def windowed(x: NDArray[Any]) -> NDArray[Any]:
-    """Sums of windows of 2 with a step of 2 between their elements, over dilated, padded data."""
+    """Sum windows of two elements, two apart, over dilated and padded data."""
     wide = np.zeros(2 * (len(x) - 1) + 1 + 3) + 0.5
     wide[1 : 1 + 2 * len(x) : 2] = x
     return np.array([0.5 + wide[i] + wide[i + 2] for i in range(0, len(wide) - 2, 3)])
@@ -105,7 +105,7 @@ def convolution(
     x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], *, stride: int = 1, base: int = 1,
     dilation: int = 1, pads: tuple[int, int] = (0, 0), groups: int = 1, reversal: bool = False,
 ) -> Case:  # fmt: skip
-    """A 1-D convolution with the weights as constants."""
+    """Return a 1-D convolution with constant weights."""
     weights = np.random.default_rng(1).standard_normal(w).astype(np.float32)
     turned = weights[::-1] if reversal else weights
     return (

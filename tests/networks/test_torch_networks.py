@@ -1,4 +1,4 @@
-"""Tests networks from torch.export (only where PyTorch, an optional extra, is installed)."""
+"""Tests networks from torch.export. Skipped unless the optional PyTorch is installed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Block(nn.Module):
-    """A residual block with BatchNorm, a relu6 and a dense layer."""
+    """A residual block with BatchNorm, a ReLU6 and a dense layer."""
 
     def __init__(self) -> None:
         super().__init__()

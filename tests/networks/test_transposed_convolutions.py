@@ -1,4 +1,4 @@
-"""Checks that transposed convolutions run as convolutions, and give what onnxruntime gives."""
+"""Checks that transposed convolutions become convolutions and match onnxruntime."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilewright.networks.onnx.normalise import normalise
 def transposed(
     data: tuple[int, ...], channels: int, kernel: tuple[int, ...], *, bias: bool, **attributes: Any
 ) -> onnx.ModelProto:
-    """One transposed convolution with seeded weights, and `channels` of output a group."""
+    """Return one transposed convolution with `channels` output channels per group."""
     groups = attributes.get("group", 1)
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((data[1], channels, *kernel)).astype(np.float32)
@@ -41,7 +41,7 @@ def transposed(
 
 
 def kinds(model: onnx.ModelProto) -> list[str]:
-    """Types of the operators in the normal form."""
+    """Return the operator types of the normal form."""
     return [node.op_type for node in normalise(model, {}).graph.node]
 
 
@@ -82,7 +82,7 @@ def test_named_padding_is_onnxruntimes(
 
 
 def _is_onnxruntimes(model: onnx.ModelProto, data: tuple[int, ...]) -> None:
-    """A convolution has taken the operator's place, and gives the same."""
+    """Check that a convolution replaces the operator and computes the same."""
     x = np.random.default_rng(1).standard_normal(data).astype(np.float32)
     normal = normalise(model, {}).model
     assert "ConvTranspose" not in {node.op_type for node in normal.graph.node}
@@ -103,11 +103,11 @@ def test_sequences_become_images(kernel: int, stride: int, groups: int) -> None:
 @pytest.mark.parametrize(
     ("kernel", "stride", "pads", "size", "taps"),
     [
-        # of even pixels one tap is left, of odd ones two
+        # even output pixels have one kernel position, odd ones have two
         ((3, 3), (2, 2), (1, 1, 1, 1), (8, 8), [(1, 1), (1, 2), (2, 1), (2, 2)]),
         ((4, 4), (2, 2), (1, 1, 1, 1), (4, 4), [(2, 2)] * 4),  # nothing is cut off
         ((4, 4), (2, 2), (1, 1, 1, 1), (32, 32), [(2, 2)]),  # a row is cut off
-        ((4, 4), (1, 1), (0, 0, 0, 0), (1, 1), [(1, 1)]),  # a product
+        ((4, 4), (1, 1), (0, 0, 0, 0), (1, 1), [(1, 1)]),  # a matrix product
         ((2, 2), (2, 2), (0, 0, 0, 0), (16, 16), [(1, 1)]),
     ],
 )

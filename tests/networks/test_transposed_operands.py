@@ -1,4 +1,4 @@
-"""Compares where a product finds the numbers of a transposed tensor with numpy's transposition."""
+"""Tests products that read a transposed operand in place, against numpy's transposition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHAPE = (2, 3, 4, 5)
 
 @pytest.mark.parametrize("first", list(permutations(range(3))))
 def test_a_number_is_where_numpy_has_it(first: tuple[int, ...]) -> None:
-    """Also for orders of axes that are not their own inverse, which attention does not have."""
+    """This includes permutations that are not their own inverse, unlike those of attention."""
     axes = (*first, 3)
     moved = MovedAxes(SHAPE, axes)
     tensor = np.arange(math.prod(SHAPE)).reshape(SHAPE)

@@ -1,4 +1,4 @@
-"""Checks that exp, erf, tanh and what has them are computed in vectors, large values too."""
+"""Checks that exp, erf, tanh and functions built from them are vectorised and accurate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that a library's weights lie in a file of their own, and what reading them needs."""
+"""Tests the separate weights file of a library: its format, and memory-mapped reading."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_damaged_table_is_refused_or_stays_inside(at: int, what: bytes, kept: 
 
 
 def test_equal_weights_lie_in_the_file_once() -> None:
-    """As those of the steps of a recurrent network, which are constants of their own."""
+    """The unrolled steps of a recurrent network, for example, have equal constants."""
     values = normal(128, 128, seed=2)
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((1, 128), "float32"))
@@ -98,7 +98,7 @@ def test_equal_weights_lie_in_the_file_once() -> None:
 
 @pytest.mark.slow(seconds=5)
 def test_weights_are_mapped_and_no_compiler_is_loaded(tmp_path: Path) -> None:
-    """A layer of 16 MB: a process that runs it keeps little memory of its own."""
+    """The layer has 16 MB of weights. A process that runs it must use little private memory."""
     net = Builder("wide", (1, WIDTH), 0, weights=True)
     source = net.model(net.dense(net.input, "fc", WIDTH))
     onnx.save(source, tmp_path / "wide.onnx")
@@ -118,7 +118,7 @@ def test_weights_are_mapped_and_no_compiler_is_loaded(tmp_path: Path) -> None:
     document = json.loads(said)
     assert (document["tvm"], document["compiler"], document["weights"]) == (False, False, True)
     assert document["private"] < WIDTH**2, document
-    assert not document["others"]  # each holds megabytes
+    assert not document["others"]  # each takes megabytes of memory
     expected = reference(source, x)
     assert np.abs(np.load(tmp_path / "y.npy") - expected).max() <= 1e-4 * np.abs(expected).max()
 

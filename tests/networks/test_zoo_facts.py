@@ -1,4 +1,4 @@
-"""Checks that the figures of `tilewright zoo` are those of the imported networks."""
+"""Checks the figures of `tilewright zoo` against the imported networks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ PUBLISHED = {
     "mobilenet_v2": 3_504_872, "mobilenet_v3": 5_483_032, "vgg11": 132_863_336,
     "vgg16": 138_357_544, "vit_tiny": 5_717_416, "bert_tiny": 4_385_920 + 2 * 128 + 2,
 }  # fmt: skip
-"""Parameters that torchvision's documentation names; ViT-Ti's are timm's, and BERT-tiny's those of
-google/bert_uncased_L-2_H-128_A-2 with a head of two classes."""
+"""Number of parameters in torchvision's documentation; for ViT-Ti in timm's, and for BERT-tiny in
+that of google/bert_uncased_L-2_H-128_A-2 with a head of two classes."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Compares the built-in networks with the published ones, and what is extracted (shapes only)."""
+"""Compares the built-in networks and their extracted workloads with published figures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tilewright.targets.capabilities import Blocks
 from tilewright.targets.epilogue import DEFAULT_EPILOGUE
 from tilewright.targets.workload import parse_workload
 
-# the ten convolutions of ResNet-18 that published VTA tuners report, and their calls
+# the ten convolutions of ResNet-18 in publications on VTA tuners, and how often each is called
 RESNET18 = {
     "conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1": 4,
     "conv2d:n=1,c=64,h=56,w=56,o=128,k=1,s=2,p=0": 1,
@@ -176,8 +176,8 @@ def test_an_unknown_network_is_refused_with_the_known_names() -> None:
 
 @pytest.mark.slow(seconds=4)
 def test_the_digits_network_is_trained_and_the_same_every_time() -> None:
-    model = zoo.build("digits_cnn")  # another test may have had it trained
-    one_thread(list)()  # another thread limits BLAS first: its limit is then the only one in force
+    model = zoo.build("digits_cnn")  # trains it now, unless another test has done so
+    one_thread(list)()  # another thread limits BLAS first; then only its limit applies
     digits.train.cache_clear()
     assert model == zoo.build("digits_cnn")
     images, labels = digits.held_out()

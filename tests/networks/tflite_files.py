@@ -1,7 +1,7 @@
-"""Writes TensorFlow Lite files of one operator or few with the schema's own builder.
+"""Writes TensorFlow Lite files with one or a few operators, with the builder of the file's schema.
 
-`python tests/networks/tflite_files.py` records what the runtime of TensorFlow Lite computes with
-them; it needs `ai-edge-litert`.
+`python tests/networks/tflite_files.py` records what the TensorFlow Lite runtime computes with them.
+It needs the package `ai-edge-litert`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEYWORDS = DATA / "kws_ref_model.tflite"
 
 
 class File:
-    """A file in the making. Tensors are named by what `tensor` returns, their places."""
+    """A TensorFlow Lite file under construction. A tensor's index identifies it."""
 
     def __init__(self) -> None:
         self._builder = flatbuffers.Builder(1024)
@@ -38,9 +38,9 @@ class File:
         data: NDArray[Any] | None = None, scale: Any = None, zero: Any = 0, axis: int = 0,
         variable: bool = False, signature: tuple[int, ...] = (),
     ) -> int:  # fmt: skip
-        """Add a tensor; `dtype` is the schema's word.
+        """Add a tensor and return its index. `dtype` is the schema's name of the data type.
 
-        A `signature` has -1 for a size that the converter did not know.
+        A `signature` has -1 for each size that the converter did not know.
         """
         buffer = 0
         if data is not None:
@@ -54,16 +54,16 @@ class File:
         return len(self._tensors) - 1
 
     def constant(self, name: str, values: Any, **quantisation: Any) -> int:
-        """Add a tensor that holds values."""
+        """Add a constant tensor and return its index."""
         array = np.asarray(values)
         return self.tensor(name, array.shape, array.dtype.name.upper(), array, **quantisation)
 
     def operator(
         self, kind: str, inputs: list[int], outputs: list[int], options: str = "", **values: Any
     ) -> None:
-        """Add an operator; `options` is the schema's table, `values` are its fields.
+        """Add an operator. `options` is the schema's options table, and `values` are its fields.
 
-        A kind that the schema has not is a custom operator.
+        A kind that the schema does not define becomes a custom operator.
         """
         self._operators.append((kind, inputs, outputs, options, values))
 
@@ -71,9 +71,9 @@ class File:
         self, inputs: list[int], outputs: list[int],
         graphs: Sequence[tuple[File, list[int], list[int]]] = (),
     ) -> bytes:  # fmt: skip
-        """The file's content.
+        """Return the file's content.
 
-        `graphs` are further graphs with their inputs and outputs, numbered from 1 on.
+        `graphs` are further subgraphs with their inputs and outputs, numbered from 1.
         """
         b = self._builder
         everything = [(self, inputs, outputs), *graphs]
@@ -200,9 +200,9 @@ def _offsets(b: Any, start: Callable[[Any, int], Any], offsets: list[int]) -> An
 
 
 LATER = frozenset(name for name in vars(tflite.BuiltinOptions2) if name[0].isupper())
-"""Tables of options that lie in the second field of an operator."""
+"""Names of the option tables that belong into the second options field of an operator."""
 
-# versions at which the runtime takes int8 tensors
+# operator versions from which the runtime accepts int8 tensors
 VERSIONS = {
     "CONV_2D": 4, "DEPTHWISE_CONV_2D": 5, "FULLY_CONNECTED": 7, "ADD": 2, "SUB": 3, "MUL": 2,
     "AVERAGE_POOL_2D": 3, "MAX_POOL_2D": 3, "MEAN": 3, "SOFTMAX": 2, "LOGISTIC": 2, "TANH": 2,
@@ -297,7 +297,7 @@ def dense(shape: tuple[int, ...] = (2, 12), *, bias: bool = True, keep: bool = F
 
 
 def dense_of_four_bits() -> bytes:
-    """A dense layer whose weights are stored as two per byte, an odd number of them."""
+    """Return a dense layer with an odd number of 4-bit weights, two of which share a byte."""
     f = File()
     x = f.tensor("x", (3, 5), scale=0.05, zero=-3)
     numbers = _numbers("fours", (3, 5), -7, 8)
@@ -314,7 +314,7 @@ def one(
     constants: tuple[Any, ...] = (), *, scales: tuple[float, float] = (0.05, 0.05),
     zeros: tuple[int, int] = (-3, 4), dtype: str = "INT8", first: int = 0, **values: Any,
 ) -> bytes:  # fmt: skip
-    """One operator of one input, at place `first` among the constants."""
+    """Return a file with one operator. Its input is at position `first` among the constants."""
     f = File()
     floats = dtype == "FLOAT32"
     matching = [
@@ -335,7 +335,7 @@ def two(
 ) -> bytes:  # fmt: skip
     """Return a file with one operator of two inputs, the second of which may be a constant.
 
-    The scales of inputs and result differ, unless they are `alike`.
+    The scales of the inputs and of the result differ unless `alike` is set.
     """
     f = File()
     x = f.tensor("x", shape, scale=0.05, zero=-3)
@@ -350,12 +350,12 @@ def two(
 
 
 Spec = tuple[tuple[int, ...], str] | tuple[tuple[int, ...], str, float, int]
-"""A tensor that is computed: shape, the schema's word for its type, and scale and zero point."""
+"""A computed tensor: shape, the schema's name of the data type, and maybe scale and zero point."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A constant that is quantised."""
+    """A quantised constant."""
 
     values: NDArray[Any]
     scale: Any
@@ -369,9 +369,9 @@ Graph = tuple[File, list[int], list[int]]
 
 def combining(kind: str, dtype: str, options: str = "", *, pairs: int = 1, first: tuple[int, int] =
               (0, 1), **values: Any) -> Graph:  # fmt: skip
-    """Return a graph with one operator on two scalars, which has `first` among its inputs.
+    """Return a graph with one operator on two scalars, whose input positions are `first`.
 
-    Without a kind, the second scalar is the output.
+    If `kind` is empty, the second scalar is the output.
     """
     f = File()
     read = [f.tensor(f"arg{i}", (), dtype) for i in range(2 * pairs)]
@@ -386,7 +386,7 @@ def general(
     kind: str, inputs: list[Any], outputs: list[Spec], options: str = "",
     graphs: Sequence[Graph] = (), **values: Any,
 ) -> bytes:  # fmt: skip
-    """One operator; what is an array among its inputs is a constant, None is left out."""
+    """Return a file with one operator. Arrays in `inputs` become constants; None is omitted."""
     f = File()
     read, data = [], []
     for i, input_ in enumerate(inputs):
@@ -424,7 +424,10 @@ def gathered_by_computed_indices() -> bytes:
 
 
 def dilated_by_batches() -> bytes:
-    """A dilated convolution as old converters write it: between blocks of space and batches."""
+    """Return a dilated convolution between SpaceToBatch and BatchToSpace.
+
+    Old converters wrote dilated convolutions in this form.
+    """
     f = File()
     x = f.tensor("x", (1, 7, 8, 3), scale=0.05, zero=-3)
     split = f.tensor("split", (4, 5, 6, 3), scale=0.05, zero=-3)
@@ -444,7 +447,7 @@ def dilated_by_batches() -> bytes:
 
 def spectrum(kind: str, shape: tuple[int, ...] = (2, 6, 5), length: tuple[int, int] = (4, 8),
              dtype: str = "FLOAT32") -> bytes:  # fmt: skip
-    """A Fourier transform, and the parts or the magnitudes of its complex numbers."""
+    """Return a Fourier transform and a part or the magnitude of its complex results."""
     f = File()
     x = f.tensor("x", shape, "FLOAT32")
     lengths = f.constant("lengths", np.array(length, np.int32))
@@ -456,7 +459,7 @@ def spectrum(kind: str, shape: tuple[int, ...] = (2, 6, 5), length: tuple[int, i
 
 
 def branches(condition: str = "BOOL", scale: float | None = None) -> bytes:
-    """Twice the input or the input plus a constant, by a condition that is an input."""
+    """Return a file that doubles its input or adds a constant, depending on a second input."""
     f = File()
     own: dict[str, Any] = {} if scale is None else {"scale": scale, "zero": 3}
     dtype = "FLOAT32" if scale is None else "INT8"
@@ -482,7 +485,7 @@ def branches(condition: str = "BOOL", scale: float | None = None) -> bytes:
 def branches_behind_a_convolution() -> bytes:
     """Return a file with a condition on the mean of a convolution's image.
 
-    The mean is doubled if its largest value is above 1; otherwise only the channels above 0.5 are
+    The mean is doubled if its largest value is above 1. Otherwise only the channels above 0.5 are
     kept.
     """
     f = File()
@@ -519,9 +522,10 @@ def branches_behind_a_convolution() -> bytes:
 
 
 def loop(kind: str = "WHILE", inner: bool = False) -> bytes:
-    """A loop of (i, total, step): while i < limit, total = total * 0.5 + step, i = i + 1.
+    """Return a loop: while i < limit, total = total * 0.5 + step and i = i + 1.
 
-    The limit is an input that no turn changes; `inner` multiplies in a graph of its own.
+    The limit is an input that no iteration changes. With `inner`, a separate graph does the
+    multiplication.
     """
     f = File()
     names = ("i", "limit", "total", "step")
@@ -561,7 +565,7 @@ def loop(kind: str = "WHILE", inner: bool = False) -> bytes:
 
 
 def chosen_rows(reduced: bool = False) -> bytes:
-    """The rows of a matrix whose first number is positive: how many there are depends on values."""
+    """Return the rows of a matrix that begin with a positive value. Their number is dynamic."""
     f = File()
     x = f.tensor("x", (9, 3), "FLOAT32")
     first, positive = f.tensor("first", (9, 1), "FLOAT32"), f.tensor("positive", (9, 1), "BOOL")
@@ -597,7 +601,7 @@ def chosen_rows(reduced: bool = False) -> bytes:
 
 
 def reshaped_by_values() -> bytes:
-    """A shape that is computed: of the last rows, by a constant and by the shape of an input."""
+    """Return a file with shapes that are computed from values, constants and an input's shape."""
     f = File()
     x = f.tensor("x", (7,), "INT32")
     unique, at = f.tensor("unique", (1,), "INT32", signature=(-1,)), f.tensor("at", (7,), "INT32")
@@ -614,7 +618,7 @@ def reshaped_by_values() -> bytes:
 
 
 def composed() -> Graph:
-    """The graph of a composite: the difference of two tensors, without its negative part."""
+    """Return the graph of a composite operator: ReLU(a - b)."""
     f = File()
     a, b, c, d = (f.tensor(name, (2, 3), "FLOAT32") for name in "abcd")
     f.operator("SUB", [a, b], [c], "SubOptions")
@@ -623,7 +627,7 @@ def composed() -> Graph:
 
 
 def lstm_step(dtype: str = "FLOAT32") -> bytes:
-    """One step of an LSTM whose state is an input and an output."""
+    """Return one step of an LSTM whose state is an input and an output."""
     f = File()
     floats = dtype == "FLOAT32"
     own: dict[str, Any] = {} if floats else {"scale": 1 / 128, "zero": 128}
@@ -663,9 +667,9 @@ def split(kind: str = "SPLIT") -> bytes:
 
 
 def network() -> bytes:
-    """Return a small residual network as a framework writes it.
+    """Return a small residual network as a framework would write it.
 
-    It has padding, a convolution, a mean, a branch that is added, and a dense layer.
+    It has padding, a convolution, a mean, a residual branch, and a dense layer.
     """
     f = File()
     own = {"scale": 0.05, "zero": -128}
@@ -1519,13 +1523,13 @@ EDGES: dict[str, Callable[[], bytes]] = {
         "NonMaxSuppressionV4Options",
     ),
 }
-"""Scalars, tensors without elements, negative axes, options that are left out, and fused
-activations of several types."""
+"""Edge cases: scalars, empty tensors, negative axes, omitted options, and fused activations of
+several data types."""
 CASES |= EDGES
 
 
 def _quantised(dtype: str) -> dict[str, Callable[[], bytes]]:
-    """Operators of one type of quantised numbers, with each fused activation where they have it."""
+    """Return operators of one quantised data type, with every fused activation they support."""
     x, other, y = {
         "INT8": ((0.05, -3), (0.03, 7), (0.06, 2)),
         "UINT8": ((0.05, 120), (0.03, 130), (0.06, 126)),
@@ -1556,7 +1560,7 @@ def _quantised(dtype: str) -> dict[str, Callable[[], bytes]]:
                 Padding=SAME, StrideH=2, StrideW=2, FilterHeight=2, FilterWidth=3, **fused,
             )  # fmt: skip
         if dtype == "UINT8":
-            continue  # the runtime takes weights of int8 only with data of int8 or int16
+            continue  # the runtime combines int8 weights only with int8 or int16 data
         cases |= {
             f"conv_{name}": partial(
                 general, "CONV_2D", [(image, dtype, *x), Stored(weights, scales), bias(scales)],
@@ -1622,7 +1626,7 @@ for _dtype in ("INT8", "UINT8", "INT16"):
 
 
 def inputs_of(name: str, details: list[tuple[str, tuple[int, ...], str]]) -> dict[str, Any]:
-    """Arrays for the inputs (name, shape, NumPy type) of a case, the same in every run."""
+    """Return reproducible arrays for the inputs (name, shape, NumPy dtype) of a case."""
     made = {}
     for tensor, shape, dtype in details:
         numbers = _numbers(f"{name}/{tensor}", shape, -128, 128)
@@ -1640,7 +1644,7 @@ def inputs_of(name: str, details: list[tuple[str, tuple[int, ...], str]]) -> dic
 
 
 def run(content: bytes, name: str, **options: Any) -> dict[str, NDArray[Any]]:
-    """What the runtime of TensorFlow Lite makes of a case's inputs."""
+    """Run a case in the TensorFlow Lite runtime and return its outputs."""
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_content=content, **options)

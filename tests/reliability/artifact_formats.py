@@ -1,4 +1,4 @@
-"""Lists the formats of built networks: artifacts, programs in modules, samples."""
+"""Fuzzing inputs for built networks: artifacts, programs in TVM modules, and sample files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IMAGE = np.linspace(-3, 3, 144, dtype=np.float32).reshape(1, 1, 12, 12)
 
 
 def sealed_text(text: bytes) -> bytes:
-    """A manifest's text that knows its own digest, whatever else it says."""
+    """Add a correct digest to a manifest's text, which may be damaged otherwise."""
     if not text.startswith(b"{"):
         return text
     blank = b'{"sha256":"' + b"0" * 64 + b'",' + text[1:]
@@ -32,12 +32,12 @@ def sealed_text(text: bytes) -> bytes:
 
 
 def signed_network(network: bytes) -> bytes:
-    """With the digest at its end renewed."""
+    """Return `network.bin` with a new, correct digest at its end."""
     return network[:-32] + hashlib.sha256(network[:-32]).digest()
 
 
 def _vouched(manifest: dict[str, object], files: dict[str, bytes]) -> bytes:
-    """A manifest that knows these files."""
+    """Return a manifest that lists these files with correct digests."""
     listed = {
         name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         for name, data in files.items()
@@ -46,7 +46,7 @@ def _vouched(manifest: dict[str, object], files: dict[str, bytes]) -> bytes:
 
 
 def _mutants(manifest: dict[str, object], files: dict[str, bytes]) -> Draw:
-    """The manifest, or one of the files with a manifest that knows it."""
+    """Damage the manifest, or one of the files together with its digest in the manifest."""
 
     def draw(rng: random.Random) -> bytes:
         if rng.random() < 0.6:
@@ -71,7 +71,7 @@ def _mutants(manifest: dict[str, object], files: dict[str, bytes]) -> Draw:
 
 
 def _network_of(files: dict[str, bytes]) -> bytes:
-    """`network.bin` as if it had been written beside these files."""
+    """Return `network.bin` with the digests and sizes of these files."""
     from tilewright.targets.vta.board.program_image import HEADER
 
     network = bytearray(files["network.bin"])
@@ -85,7 +85,7 @@ def _network_of(files: dict[str, bytes]) -> bytes:
 
 
 def _write(art: Path, good: Path, data: bytes) -> None:
-    """The good artifact with what an input changes in it."""
+    """Write a copy of the good artifact with the damage that an input describes."""
     shutil.rmtree(art, ignore_errors=True)
     shutil.copytree(good, art)
     name, rest = of_name(data)
@@ -135,7 +135,7 @@ def _artifacts(folder: Path) -> tuple[Draw, Read]:
 
 
 def _libraries(folder: Path) -> tuple[Draw, Read]:
-    """Those of a processor. What they run is code, and not part of it."""
+    """Return the fuzzing of libraries for a CPU. Their machine code itself is not damaged."""
     from importlib.metadata import version
 
     from tilewright.core.files import pack_arrays
@@ -176,7 +176,7 @@ def _libraries(folder: Path) -> tuple[Draw, Read]:
 
 
 def _programs(folder: Path) -> tuple[Draw, Read]:
-    """Those that a module of TVM holds."""
+    """Return the fuzzing of programs inside a TVM module."""
     from tests.board.graphs import small_cnn
     from tests.networks.small_artifacts import in_integers
     from tilewright.core.files import pack_files, unpack_files
@@ -214,7 +214,7 @@ def _programs(folder: Path) -> tuple[Draw, Read]:
 
 
 def _samples(folder: Path) -> tuple[Draw, Read]:
-    """Arrays that a user names: what a network is calibrated by, and what it runs on."""
+    """Return the fuzzing of array files that a user names: calibration samples and inputs."""
     from tilewright.cli.commands.artifact import _arrays
     from tilewright.core.files import pack_arrays
     from tilewright.networks.quantisation import Input, read_samples

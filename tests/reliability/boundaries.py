@@ -1,9 +1,10 @@
-"""Kills a process at a chosen write: before, within, or after a call that changes a file.
+"""Kills a process at a chosen write: before, during or after a system call that changes a file.
 
-`Boundaries` counts the calls; with a number given, the process gets SIGKILL there.
+`Boundaries` wraps the calls in `CALLS` and counts them. If it is given a number, the process
+receives SIGKILL when the count reaches that number.
 
-Everything the project writes goes through these functions of `os`. What Prefect writes goes through
-`open`. Other files of Python do neither, so `report_unwatched_writers` names what of the run is
+The project writes its files through these functions of `os`, and Prefect writes through `open`.
+Other libraries use neither. `report_unwatched_writers` therefore lists all files of a run that were
 opened for writing in any other way.
 """
 
@@ -24,7 +25,11 @@ _WATCHED = threading.local()
 
 
 class Boundaries:
-    """Two boundaries a call, before and after; a `write` has a third, with half of it written."""
+    """Counter of write boundaries, which may kill the process at one of them.
+
+    Each call has a boundary before and one after it. A `write` has a third one, at which half of
+    the data is written.
+    """
 
     def __init__(self, folders: list[Path], kill_at: int = NEVER) -> None:
         self.folders = [str(folder.resolve()) for folder in folders]
@@ -101,7 +106,10 @@ class Boundaries:
         return arguments[0] in self._ours and self._inside(f"/proc/self/fd/{arguments[0]}")
 
     def _inside(self, path: Any, folder: int | None = None) -> bool:
-        """Whether it is below one of the folders; `folder` is what a relative path starts from."""
+        """Return whether a path is below one of the folders.
+
+        `folder` is the descriptor of the folder that a relative path starts from.
+        """
         try:
             name = os.fspath(path)
         except TypeError:
@@ -112,7 +120,7 @@ class Boundaries:
 
 
 def _folder(keywords: dict[str, Any]) -> int | None:
-    """The descriptor that the paths of a call are relative to."""
+    """Return the folder descriptor to which the paths of a call are relative, if there is one."""
     result: int | None = keywords.get("dir_fd", keywords.get("src_dir_fd"))
     return result
 
@@ -122,7 +130,10 @@ def _half(data: Any) -> Any:
 
 
 def report_unwatched_writers(folders: list[Path]) -> list[str]:
-    """From now on, every other way in which a file below these folders was opened for writing."""
+    """Return a list that collects all other ways in which files of these folders are opened.
+
+    The list grows from now on. It contains only files opened for writing.
+    """
     inside = tuple(str(folder.resolve()) for folder in folders)
     writers: list[str] = []
 

@@ -1,7 +1,8 @@
-"""Repeats a tuning run with one thing changed at a time, and lists the stages that were computed.
+"""Repeats a tuning run with one changed input at a time and lists the stages that ran again.
 
-`python -m tests.reliability.changed_inputs` runs in an empty folder and prints JSON: for every
-variant the stages whose results were written, by name, and how many trials were reused.
+`python -m tests.reliability.changed_inputs` runs in an empty folder and prints JSON. For each
+variant, the JSON has the names of the stages whose results were written, and the number of trials
+that were reused.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ BASE = TuningOptions(
 
 
 def write_model(weight: float) -> None:
-    """Two dense layers; the weights change the file and no shape."""
+    """Write a model of two dense layers. The weight value changes the file, but no shape."""
     nodes = [helper.make_node("MatMul", ["x", "a"], ["h"]),
              helper.make_node("MatMul", ["h", "b"], ["y"])]  # fmt: skip
     graph = helper.make_graph(
@@ -57,7 +58,7 @@ def tuned(**changes: Any) -> dict[str, Any]:
     from tilewright.flows.forms import fields_of
     from tilewright.flows.tuning_prefect import network_flow
 
-    # what a new process would not know either
+    # forget what a new process would not know either
     for kept in (
         network._network,
         tuning_task._target,

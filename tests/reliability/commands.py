@@ -1,4 +1,4 @@
-"""Defines what tests of whole commands share: a short tuning run, its files, its records."""
+"""Shared helpers for tests of whole commands: a short tuning run, its files and its records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORKLOADS, TRIALS, BATCH = len(LAYERS), 16, 8
 
 @dataclass(frozen=True)
 class Whole:
-    """What an uninterrupted run leaves."""
+    """The results of an uninterrupted run."""
 
     trials: dict[str, list[tuple[Any, ...]]]
     schedules: bytes
@@ -39,7 +39,7 @@ def left(place: Place) -> Whole:
 
 
 def killed(place: Place, kill_at: int, command: Sequence[str] = TUNE) -> int:
-    """The exit status of the command that dies at this write boundary."""
+    """Run a command that is killed at a write boundary. Return its exit status."""
     environment = place.environment | {"PYTHONPATH": str(ROOT)}
     return warm.run(
         [str(kill_at), "notes", "out", "home/cache", "--", *command], place.folder, environment,
@@ -48,7 +48,7 @@ def killed(place: Place, kill_at: int, command: Sequence[str] = TUNE) -> int:
 
 
 def recorded(place: Place) -> int:
-    """Trials so far."""
+    """Return the number of trials so far."""
     return len(frame(place.folder / "out"))
 
 
@@ -58,7 +58,7 @@ def prefect_states(place: Place, table: str) -> Counter[str]:
 
 
 def mlflow(place: Place) -> tuple[Counter[str], list[tuple[str, str, int, int]]]:
-    """Runs by status, and how often each step of each metric was logged."""
+    """Return the number of MLflow runs by status, and the count of each logged metric step."""
     with closing(sqlite3.connect(place.folder / "home" / "mlflow" / "mlflow.db")) as database:
         runs = Counter(status for (status,) in database.execute("select status from runs"))
         steps = database.execute(
@@ -77,7 +77,7 @@ def wait_for(condition: Callable[[], bool], command: subprocess.Popen[str] | war
 
 @contextmanager
 def locked(path: Path) -> Iterator[Path]:
-    """Another process has the database for itself."""
+    """Lock a database exclusively from another process while the context is open."""
     program = (
         "import sqlite3, sys; database = sqlite3.connect(sys.argv[1], timeout=60);"
         "database.execute('begin exclusive'); print('locked', flush=True); sys.stdin.read()"

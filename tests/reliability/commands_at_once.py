@@ -1,8 +1,9 @@
-"""Runs `tilewright …` several times at once, on one workspace.
+"""Runs several `tilewright …` commands at the same time in one workspace.
 
-`python -m tests.reliability.commands_at_once [[ARGUMENT, …], …]`, JSON, prints the exit statuses;
-output of command i goes to `said-i`. The commands are forks of this process, which has imported
-what each of them would: that is most of what a short run costs. It has opened nothing.
+`python -m tests.reliability.commands_at_once [[ARGUMENT, …], …]` takes JSON and prints the exit
+statuses as JSON. The output of command i goes to `said-i`. The commands are forks of this process,
+which has already imported their libraries, because imports take most of the time of a short run.
+This process has opened no files or connections that the forks would share.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NoReturn
 from tilewright.services.workspace import use_workspace
 
 HANGS = 300
-"""Seconds after which a command says where each of its threads is, and ends."""
+"""Seconds after which a command prints the stack of each of its threads and exits."""
 
 
 def _become(number: int, arguments: list[str]) -> NoReturn:
@@ -26,7 +27,7 @@ def _become(number: int, arguments: list[str]) -> NoReturn:
         said = os.open(f"said-{number}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         os.dup2(said, 1)
         os.dup2(said, 2)
-        faulthandler.dump_traceback_later(HANGS, file=2, exit=True)  # into what it says
+        faulthandler.dump_traceback_later(HANGS, file=2, exit=True)  # into its output
         sys.argv = ["tilewright", *arguments]
         command()
         status = 0
@@ -43,7 +44,7 @@ if __name__ == "__main__":
     import tilewright.reports.run_pictures  # noqa: F401
     from tilewright.cli import command
 
-    shutil.rmtree(workspace.root)  # they make it, all at once
+    shutil.rmtree(workspace.root)  # the commands create it, all at once
     commands = json.loads(sys.argv[1])
     children = []
     for number, arguments in enumerate(commands):

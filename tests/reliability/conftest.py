@@ -1,4 +1,4 @@
-"""Makes the uninterrupted run that the interrupted ones are compared with."""
+"""Fixture with an uninterrupted run, to which the interrupted runs are compared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilewright.services.prefect_server import Login
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory, prefect_server: Login) -> Whole:
-    """One run for all tests of all workers: they only read it."""
+    """Return one finished run. All tests of all workers share it and only read it."""
 
     def tune(folder: Path) -> None:
         assert killed(Place(folder, prefect_server), -1) == 0

@@ -1,4 +1,4 @@
-"""Injects faults into a VTA's simulator on some configs, to test what isolates a real target."""
+"""A VTA target whose simulator crashes, hangs or lies on some configs, to test target isolation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ KINDS: tuple[Fault, ...] = ("crash", "hang", "nonsense", "raise")
 
 
 class FaultyVta(VtaTarget):
-    """Every config whose flat index is a multiple of `every` has a fault, of `KINDS` in turn."""
+    """A VTA on which every config whose flat index is a multiple of `every` has a fault.
+
+    The kinds of faults take turns.
+    """
 
     def __init__(self, spec: VtaSpec, space: SpaceName = "extended", every: int = 6) -> None:
         super().__init__(spec, space)
@@ -28,7 +31,7 @@ class FaultyVta(VtaTarget):
         return hashlib.sha256(f"{super().fingerprint} {self.every}".encode()).hexdigest()[:16]
 
     def fault(self, flat: int) -> Fault | None:
-        """The fault of a config, by its flat index."""
+        """Return the fault of a config, given its flat index, or None."""
         return None if flat % self.every else KINDS[flat // self.every % len(KINDS)]
 
     def measure(self, lowered: Lowered) -> Measurements:
@@ -40,9 +43,10 @@ class FaultyVta(VtaTarget):
 
 
 def make_vta(text: str, space: SpaceName = "extended") -> FaultyVta:
-    """With its kernels loaded, as `targets.worker.make_warm` makes honest ones.
+    """Make a faulty VTA with loaded kernels, as `targets.worker.make_warm` makes a normal one.
 
-    Raises `SpecError`.
+    Raises:
+        SpecError: the specification is invalid.
     """
     make_warm(text, space)
     return FaultyVta(VtaSpec.load(text), space)

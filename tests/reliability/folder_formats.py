@@ -1,4 +1,4 @@
-"""Lists the formats of output directories: schedules, fusion, co-design, datasets."""
+"""Fuzzing inputs for output directories: schedules, fusion labels, co-design results, datasets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TUNING = "tilewright.tuning"
 
 
 def _schedules(name: str) -> object:
-    """`schedules.json` or `fusion.json`, as `build` and `export` take them."""
+    """Return the fuzzing of `schedules.json` or `fusion.json`, as `build` and `export` read it."""
 
     def make(folder: Path) -> tuple[Draw, Read]:
         from tests.board.graphs import small_cnn
@@ -72,7 +72,7 @@ def _schedules(name: str) -> object:
 
 
 def _results(folder: Path) -> tuple[Draw, Read]:
-    """What other commands read of a finished run."""
+    """Return the fuzzing of the files of a finished run that other commands read."""
     from tests.tune_bare import tune_bare
     from tilewright.evaluation.diff import read_side
     from tilewright.tuning.export import export_schedules

@@ -1,4 +1,4 @@
-"""Defines what a format of the fuzzer is."""
+"""Types that describe one file format to the fuzzer."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HANG_SECONDS = 60
-"""For one input."""
+"""Time limit in seconds for reading one input."""
 Draw = Callable[[random.Random], bytes]
 Read = Callable[[bytes], object]
 
 
 @dataclass(frozen=True)
 class Format:
-    """A file format for tests with damaged files.
+    """A file format that is tested with damaged files.
 
-    `make` gives, for a folder of its own, `draw`, which makes an input, and `read`, which reads it.
-    `readers` are the functions of the product that open its files, as `readers.py` names them;
-    those of `in_child` do so in a process of their own. `share` is the number of its inputs for
-    each input of a format that is cheap to read.
+    `make` takes an empty folder and returns two functions: `draw` makes an input, and `read` reads
+    it. `readers` are the package's functions that open files of this format, named as in
+    `readers.py`. `in_child` are readers that run in a child process. `share` is the number of
+    inputs, relative to a format that is cheap to read.
     """
 
     make: Callable[[Path], tuple[Draw, Read]]
@@ -30,11 +30,11 @@ class Format:
 
 
 def named(name: str, data: bytes) -> bytes:
-    """An input that says which file it is."""
+    """Return an input that contains the name of the file that it replaces."""
     return name.encode() + b"\n" + data
 
 
 def of_name(data: bytes) -> tuple[str, bytes]:
-    """The name and the file of such an input."""
+    """Split such an input into the name and the content of the file."""
     name, _, rest = data.partition(b"\n")
     return name.decode(), rest

@@ -1,9 +1,9 @@
-"""Lists every format that is read from disk, with a file of it and the code that reads it.
+"""Lists every file format that is read from disk, with an example file and the code that reads it.
 
-`python -m tests.reliability.formats KIND COUNT SEED` reads so many mutants of one in this process,
-which may crash: `test_fuzz.py` starts it and looks at how it ends. It prints figures, as a JSON
-object; `all` takes every kind in turn. Every input is to end in an answer or a typed error, in time
-and in bounded memory.
+`python -m tests.reliability.formats KIND COUNT SEED` reads COUNT damaged files of one format in
+this process and prints statistics as a JSON object. The KIND `all` runs every format in turn. The
+process may crash; `test_fuzz.py` starts it and checks its exit status. Every input must give a
+result or a typed error, within a time and a memory limit.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from tests.tune_bare import tune_bare, tune_options
 from tilewright.core.errors import TilewrightError
 
 MORE_BYTES = 4 << 30
-"""Of address space, beyond what the process has once it is warm."""
+"""Bytes of address space that a process may use in addition to what it has after warming up."""
 LAYER = "conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1"
 DATA = Path(__file__).parents[1] / "data"
 
 
 class Hang(BaseException):
-    """An input that took too long."""
+    """Raised when reading an input takes too long."""
 
 
 # -- old ledgers, run folders ------------------------------------------------------------------
@@ -221,7 +221,7 @@ def _sweeps(folder: Path) -> tuple[Draw, Read]:
 
 
 def _champions(folder: Path) -> tuple[Draw, Read]:
-    """What MLflow writes beside a model, which says how its file is read."""
+    """Return the fuzzing of `MLmodel`, which says how a registered model's file is read."""
     from tilewright.tasks.champion_registry import champion_file, digest_of
 
     about = (
@@ -243,7 +243,7 @@ def _champions(folder: Path) -> tuple[Draw, Read]:
     return lambda rng: mutant(about, rng), read_it
 
 
-# -- what a user names -------------------------------------------------------------------------
+# -- files that a user names -------------------------------------------------------------------
 
 
 def _specifications(folder: Path) -> tuple[Draw, Read]:
@@ -376,11 +376,11 @@ FORMATS = {
 
 
 def fuzz(kind: str, count: int, seed: int) -> dict[str, object]:
-    """Read so many mutants. Raises whatever is not a typed error."""
+    """Read `count` damaged files of one format. Any error that is not typed is raised."""
     with tempfile.TemporaryDirectory() as name:
         draw, read = FORMATS[kind].make(Path(name))
         rng, answers, slowest = random.Random(seed), 0, 0.0
-        for _ in range(10):  # what is compiled or imported at first use
+        for _ in range(10):  # warm up: compile and import
             with contextlib.suppress(TilewrightError):
                 read(draw(rng))
         unread = _unread(FORMATS[kind], draw, read, rng)
@@ -414,7 +414,7 @@ def fuzz(kind: str, count: int, seed: int) -> dict[str, object]:
 
 
 def _unread(of: Format, draw: Draw, read: Read, rng: random.Random) -> list[str]:
-    """Which of a format's readers do not run when its inputs are read."""
+    """Return the readers of a format that do not run when its inputs are read."""
     left = set(of.readers)
 
     def called(frame: FrameType, event: str, _: object) -> None:

@@ -1,7 +1,7 @@
-"""Plants what a stranger may leave in a folder for commands to find, and watches who opens it.
+"""Places files that an attacker could leave in a folder, and watches whether they are opened.
 
-Each plant would leave a mark behind: a folder of its name below `marks`, made by whatever runs, or
-a line printed by the module that numba is told to import.
+Each planted file leaves a mark if it is executed: a folder of its name below `marks`, or a line
+printed by the module that a settings file tells numba to import.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 ZEN = "Beautiful is better than ugly"
-"""What importing `this` prints: a module that a settings file can name and nothing else imports."""
+"""A line that `import this` prints. A settings file can name this module, and nothing else imports
+it."""
 MODULES = (
     "cli", "conftest", "git", "gunicorn.conf", "mlflow", "numpy", "prefect", "services", "setup",
     "sitecustomize", "targets", "tilewright", "usercustomize", "uvicorn", "xgboost", "yaml",
@@ -24,7 +25,7 @@ MODULES = (
 
 
 def plant(folder: Path, marks: Path, only: str | None = None) -> list[Path]:
-    """Lay out every plant, or one; returns their files."""
+    """Place all planted files, or only those named `only`, and return their paths."""
     marks.mkdir(exist_ok=True)
     before = set(folder.rglob("*"))
     for name, lay in PLANTS.items():
@@ -34,7 +35,7 @@ def plant(folder: Path, marks: Path, only: str | None = None) -> list[Path]:
 
 
 def _logging(path: Path, mark: Path) -> Path:
-    """A configuration of `logging` that makes a folder."""
+    """Write a logging configuration that creates a folder when it is loaded."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = {"()": "os.makedirs", "name": str(mark), "exist_ok": True}
     path.write_text(json.dumps({"version": 1, "handlers": {"console": handler}}))
@@ -74,9 +75,9 @@ def _modules(folder: Path, marks: Path) -> None:
 
 
 def _editable(folder: Path, marks: Path) -> None:
-    """A folder of the name that setuptools puts into `sys.path` for namespace packages.
+    """Make a folder with the name that setuptools adds to `sys.path` for namespace packages.
 
-    Python asks there for `sitecustomize`, before any code of ours runs.
+    Python searches it for `sitecustomize` before any code of this project runs.
     """
     place = folder / f"__editable__.tilewright-{version('tilewright')}.finder.__path_hook__"
     place.mkdir()
@@ -86,7 +87,7 @@ def _editable(folder: Path, marks: Path) -> None:
 
 
 def _git(folder: Path, marks: Path) -> None:
-    """A repository whose status asks a command, and whose hooks are commands."""
+    """Make a Git repository whose status runs a command, and whose hooks are commands."""
     repository = folder / ".git"
     (repository / "hooks").mkdir(parents=True)
     (repository / "objects").mkdir()
@@ -104,7 +105,7 @@ def _git(folder: Path, marks: Path) -> None:
 
 
 def _others(folder: Path, marks: Path) -> None:
-    """Files that other dependencies know, at places where they may look."""
+    """Write settings files of other dependencies, where these may search for them."""
     calls = f"(os.makedirs({str(marks / 'logging.conf')!r}, exist_ok=True),)"
     (folder / "logging.conf").write_text(
         "[loggers]\nkeys=root\n[handlers]\nkeys=h\n[formatters]\nkeys=\n[logger_root]\n"
@@ -115,7 +116,7 @@ def _others(folder: Path, marks: Path) -> None:
     (folder / "hostile" / "env.py").write_text(
         f"import os\nos.makedirs({str(marks / 'alembic.ini')!r}, exist_ok=True)\n"
     )
-    package = folder / "evil-1.0.dist-info"  # entry points, for who takes the folder for a library
+    package = folder / "evil-1.0.dist-info"  # entry points, if it is on the path
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")
     groups = (
@@ -147,7 +148,7 @@ PLANTS: dict[str, Lay] = {
     "others": _others,
 }
 
-# -- who opens them --------------------------------------------------------------------------------
+# -- watching for opened files ---------------------------------------------------------------------
 
 _OPEN, _IS_FOLDER, _OVERFLOW = 0x20, 0x40000000, 0x4000
 _HEAD = struct.Struct("iIII")
@@ -155,7 +156,7 @@ _HEAD = struct.Struct("iIII")
 
 @contextmanager
 def watching(files: list[Path]) -> Iterator[set[Path]]:
-    """Collects, of these files, those that any process opens meanwhile; complete at the end."""
+    """Collect which of the files any process opens. The set is complete when the context ends."""
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = libc.inotify_init1(os.O_NONBLOCK)
     assert descriptor >= 0

@@ -1,4 +1,4 @@
-"""Takes the memory it is told to, spins, or dies, as a process; see `test_faulty_targets`."""
+"""A program that uses up memory, loops forever or dies, on request. See `test_faulty_targets`."""
 
 from __future__ import annotations
 

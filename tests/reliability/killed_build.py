@@ -1,6 +1,6 @@
-"""Kills the writing of an artifact at every change of a file, repeats it, and says what came of it.
+"""Kills the writing of an artifact at every file change, repeats it, and reports the outcome.
 
-`python -m tests.reliability.killed_build FOLDER` prints JSON. Every write is a fork of this
+`python -m tests.reliability.killed_build FOLDER` prints JSON. Every write runs in a fork of this
 process, which starts no thread.
 """
 
@@ -34,7 +34,7 @@ def write(folder: Path, kill_at: int = NEVER) -> Boundaries:
 
 
 def prepare(folder: Path, earlier: bool) -> None:
-    """A folder that is not there, or one with an artifact and a file of the user's."""
+    """Remove the folder, or make one with an earlier artifact and a file of the user."""
     shutil.rmtree(folder, ignore_errors=True)
     if earlier:
         write_folder(folder, EARLIER, {"network": "old"})
@@ -46,7 +46,7 @@ def contents(folder: Path) -> dict[str, bytes]:
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*")) if path.is_file()
     }  # fmt: skip
-    # The signature is of this very folder, so another one has another.
+    # The signature depends on the folder, so it differs in another one.
     pattern = rb'"(signature|sha256)": "[0-9a-f]{64}"'
     if MANIFEST in contents and b'"signature"' in contents[MANIFEST]:
         head, mark, tail = contents[MANIFEST].partition(b'"signature"')
@@ -55,7 +55,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def whole(folder: Path) -> str:
-    """Which artifact the folder claims to hold; "" for none."""
+    """Return the network of the complete artifact in the folder, or "" if there is none."""
     try:
         manifest = read_manifest(folder)
         read_files(folder, manifest)

@@ -1,7 +1,7 @@
-"""Runs `tilewright …` and kills it at a chosen write boundary of its output directory or cache.
+"""Runs `tilewright …` and kills it at a chosen write to its output directory or cache.
 
-`python -m tests.reliability.killed_command KILL_AT NOTES OUT CACHE -- ARGUMENTS`. NOTES gets a line
-for every config that is timed, and at the end the number of boundaries passed.
+`python -m tests.reliability.killed_command KILL_AT NOTES OUT CACHE -- ARGUMENTS`. The file NOTES
+gets one line per measured config. Its last line is the number of write boundaries that were passed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Kills a comparison where it changes a file, repeats it, and says what came of it.
+"""Kills a comparison at its file changes, repeats it, and reports the outcome.
 
 `python -m tests.reliability.killed_comparison FOLDER STEP` prints JSON. It kills at every STEP-th
-place. Every comparison is a fork of this process, which starts no thread.
+file change. Every comparison runs in a fork of this process, which starts no thread.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def compare(what: ComparisonPlan, folder: Path, kill_at: int = NEVER) -> Boundar
 
 
 def outcome(folder: Path) -> dict[str, Any]:
-    """What a comparison came to, without the seconds it took."""
+    """Return the results of a comparison without times."""
     document: dict[str, Any] = json.loads((folder / RECORD).read_text())
     for run in document["runs"]:
         del run["wall_seconds"]
@@ -57,19 +57,19 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 
 def kept(folder: Path) -> list[str]:
-    """The keys of the runs that are in the file whole, in order."""
+    """Return the keys of the runs that are completely written to the file, in order."""
     path = folder / RUNS
     keys = []
     for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else []:
         try:
             keys.append(str(json.loads(line)["key"]))
         except ValueError:
-            continue  # torn by an earlier kill
+            continue  # cut off by an earlier kill
     return keys
 
 
 def problem(what: ComparisonPlan, folder: Path, kill_at: int, wanted: dict[str, Any]) -> str:
-    """What went wrong, or nothing."""
+    """Kill a comparison and repeat it. Return a description of any problem, or ""."""
     if forked(lambda: compare(what, folder, kill_at)) != -signal.SIGKILL:
         return "was not killed"
     before = kept(folder)

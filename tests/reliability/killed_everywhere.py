@@ -1,10 +1,10 @@
-"""Kills a short tuning run at every place where it writes, resumes it, and says what came of it.
+"""Kills a short tuning run at every write, resumes it, and reports the outcome.
 
-`python -m tests.reliability.killed_everywhere TUNER FOLDER STRIDE [URL]` prints JSON. A run is
-killed at every place, or at every third with a STRIDE of 3. The process must have `kill_at_write.c`
-preloaded. It imports once and forks a process for every run, before anything here has started a
-thread. With the URL of a PostgreSQL database, places are before and after each statement and
-commit instead.
+`python -m tests.reliability.killed_everywhere TUNER FOLDER STRIDE [URL]` prints JSON. With a STRIDE
+of 1 a run is killed at every write boundary, with 3 at every third one. The process must have
+`kill_at_write.c` preloaded. It imports everything once and forks one process per run before any
+thread is started. If the URL of a PostgreSQL database is given, the boundaries are before and after
+each statement and each commit instead.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NEVER = -1
 
 
 class Noting(FaultyTarget):
-    """Notes every config it measures in a file, which no kill undoes."""
+    """A target that writes every measured config to a file, which survives a kill."""
 
     def __init__(self, notes: Path) -> None:
         super().__init__({})
@@ -53,7 +53,7 @@ class Noting(FaultyTarget):
 
 
 class Places:
-    """Counts the places where a run may be killed, and kills it at one of them."""
+    """Counter of the places at which a run may be killed. It kills the run at one of them."""
 
     def __init__(self, folder: Path, kill_at: int, url: str) -> None:
         self.count, self._kill_at = 0, kill_at
@@ -75,7 +75,7 @@ class Places:
 
 
 def run(tuner: str, folder: Path, url: str, kill_at: int = NEVER) -> int:
-    """The run itself; returns how many places it passed."""
+    """Tune. Return the number of passed places."""
     target = Noting(folder.with_suffix(".measured"))
     places = Places(folder, kill_at, url)
     with open_store(folder, url) as store:
@@ -87,7 +87,7 @@ def run(tuner: str, folder: Path, url: str, kill_at: int = NEVER) -> int:
 
 
 def forked(work: Callable[[], Any], answer: Path | None = None) -> int:
-    """Run in a child; returns its exit status as `subprocess` does."""
+    """Run a function in a forked child. Return the exit status, as `subprocess` does."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -107,7 +107,10 @@ def measured(folder: Path) -> Counter[int]:
 
 
 def outcome(folder: Path) -> Any:
-    """The tables of a run as JSON: this process itself opens no database."""
+    """Return the tables of a run as JSON.
+
+    A child reads them, because this process must not open a database before it forks.
+    """
     answer = folder.with_suffix(".tables")
     assert forked(lambda: tables(folder), answer) == 0
     return json.loads(answer.read_text())
@@ -128,7 +131,10 @@ def recorded(folder: Path) -> int:
 def kill_and_resume(
     tuner: str, folder: Path, url: str, kill_at: int, wanted: Any, again_at: int = NEVER
 ) -> str:
-    """What went wrong, or nothing. `again_at` kills the resumed run as well."""
+    """Kill a run and resume it. Return a description of any problem, or "".
+
+    With `again_at`, the resumed run is killed too.
+    """
     if forked(lambda: run(tuner, folder, url, kill_at)) != -signal.SIGKILL:
         return "was not killed"
     before, kept = measured(folder), recorded(folder)
@@ -147,7 +153,7 @@ def kill_and_resume(
 
 
 def main(tuner: str, root: Path, stride: int, url: str = "") -> dict[str, Any]:
-    make_explorer(tuner, {})  # imports all tuners, once for all children, as learners are above
+    make_explorer(tuner, {})  # imports all tuners once for all children
     for interface in ("blas", "openmp"):
         thread_pools._controller(interface)
     whole, answer = root / "whole", root / "count.json"

@@ -1,4 +1,4 @@
-"""Kills a run that takes over a finished one's folder, at writes before its first trial is on disk.
+"""Kills a run that replaces a finished run in its folder, before its first trial is on disk.
 
 `python -m tests.reliability.killed_replacement FOLDER` prints JSON. Every run is a fork of this
 process, which starts no thread.
@@ -24,7 +24,8 @@ RUN: dict[str, Any] = {
     "workload": "dense:n=1,c=64,o=64", "tuner": "random", "trials": 2, "batch": 2,
 }  # fmt: skip
 STRIDE = 2
-"""A kill before a call, or after it: of two neighbours one is enough."""
+"""Kill at every second boundary only, because those after a call and before the next one are
+alike."""
 CHANGES: dict[str, dict[str, Any]] = {
     "fresh": {"fresh": True},
     "another seed": {"seed": 1},
@@ -40,9 +41,9 @@ def run(folder: Path, kill_at: int = NEVER, **change: Any) -> Boundaries:
 
 
 def claims_too_much(folder: Path, runs: dict[str, tuple[str, int]]) -> bool:
-    """Whether the folder says it is complete without the results of the run it holds.
+    """Return whether the folder claims to be complete without the results of its run.
 
-    `runs` has the run in the trial store and the number of trials of each key.
+    `runs` gives, by key, the ID of the run in the trial store and its number of trials.
     """
     if not is_complete(folder):
         return False
@@ -56,7 +57,7 @@ def claims_too_much(folder: Path, runs: dict[str, tuple[str, int]]) -> bool:
 
 def main(root: Path) -> dict[str, Any]:
     make_target("vta-pynq")
-    make_explorer("random", {})  # imports, once for all children
+    make_explorer("random", {})  # imports once for all children
     assert forked(lambda: run(root / "finished").count) == 0
     report: dict[str, Any] = {}
     for name, change in CHANGES.items():

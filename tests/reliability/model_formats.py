@@ -1,4 +1,4 @@
-"""Lists the formats of networks, as a command reads them."""
+"""Fuzzing inputs for network files, read as a command reads them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DATA = Path(__file__).parents[1] / "data"
 
 
 def _in_sandbox(path: Path) -> Read:
-    """Reads an input from there in a child, whose death is an answer, too."""
+    """Return a function that reads a model in a child process. The child may die."""
     from tilewright.core.child_process import RpcDied, RpcProcess
     from tilewright.networks.errors import ModelFileError
     from tilewright.networks.sandbox import READING
@@ -46,7 +46,7 @@ def _tflite(folder: Path) -> tuple[Draw, Read]:
 
 
 def _transferred(folder: Path) -> tuple[Draw, Read]:
-    """What a folder says of its model, before anybody trusts it."""
+    """Return the fuzzing of a model folder's description, which is read before it is trusted."""
     from tests.models.transfer.tables import small_table
     from tilewright.models.transfer.files import INDEX, SIGNATURE, check_trusted, read_index
     from tilewright.models.transfer.registry import make_model

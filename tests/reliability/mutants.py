@@ -1,4 +1,4 @@
-"""Mutates files as a stranger might, drawn by seed, so that each can be made again."""
+"""Damages files as an attacker might. A seed determines each mutant, so it can be reproduced."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ FRAGMENTS = [
     '"../../etc/passwd"', '"' + "x" * 100_000 + '"', "[]", "{}", "[[]]", "[null]", '{"": {}}',
     "[" * 900 + "]" * 900, "[" * 100_000, '{"a":' * 900 + "1" + "}" * 900, "[1,", '"',
 ]  # fmt: skip
-"""What JSON can hold, or nearly: numbers beyond every type, halves of characters, depth."""
+"""Values that JSON can or almost can hold: out-of-range numbers, unpaired surrogates, deep
+nesting."""
 
 
 def mutant(whole: bytes, rng: random.Random) -> bytes:
     """Return a damaged copy of a file.
 
-    Bits are flipped, bytes overwritten, ranges cut out, doubled, swapped or zeroed, numbers
-    replaced in text and in binary, or the end is cut off.
+    The damage flips bits, overwrites bytes, removes, doubles, swaps or zeroes ranges, replaces
+    numbers in text or binary form, or cuts off the end.
     """
     data = bytearray(whole)
     for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
@@ -65,9 +66,9 @@ def _edit(data: bytearray, rng: random.Random) -> None:
 
 
 def json_mutant(document: Any, rng: random.Random) -> bytes:
-    """Return a document with some values or keys replaced, left out, doubled or added.
+    """Return a JSON document with some values or keys replaced, removed, doubled or added.
 
-    Sometimes the bytes are no JSON any more.
+    Sometimes the result is not valid JSON.
     """
     copy, fragments = json.loads(json.dumps(document)), []
     for _ in range(rng.choice((1, 1, 2, 4))):
@@ -92,7 +93,7 @@ def json_mutant(document: Any, rng: random.Random) -> bytes:
     while f'"{_MARK}"' in text:
         fragments.append(rng.choice(FRAGMENTS))
         text = text.replace(f'"{_MARK}"', fragments[-1], 1)
-    if rng.random() < 0.1 and text.startswith("{") and len(text) > 2:  # a key that is there twice
+    if rng.random() < 0.1 and text.startswith("{") and len(text) > 2:  # a duplicate key
         text = (
             '{"' + rng.choice(["kind", "version", "x"]) + f'":{rng.choice(FRAGMENTS)},' + text[1:]
         )
@@ -113,7 +114,7 @@ def _has(holder: Any, key: Any) -> bool:
 
 
 def archive_mutant(whole: bytes, rng: random.Random) -> bytes:
-    """A ZIP file: its members are changed and its sums are right, or it is changed itself."""
+    """Return a damaged ZIP file: changed members with correct checksums, or changed bytes."""
     if rng.random() < 0.3:
         return mutant(whole, rng)
     with zipfile.ZipFile(io.BytesIO(whole)) as archive:
@@ -127,7 +128,7 @@ def archive_mutant(whole: bytes, rng: random.Random) -> bytes:
         elif action == 1:
             files[name] = files.get(rng.choice(names), b"")
         elif name in files:
-            # mostly near the beginning, where a header says what follows
+            # mostly near the beginning, where headers are
             head = files[name][:128] if rng.random() < 0.5 else files[name]
             files[name] = mutant(head, rng) + files[name][len(head) :]
     buffer = io.BytesIO()
@@ -144,7 +145,7 @@ _SIZES = [0, -1, 1, 3, 1 << 20, 1 << 31, 1 << 62, -(1 << 63)]
 
 
 def onnx_mutant(model: Any, rng: random.Random) -> bytes:
-    """A model whose nodes, names, sizes and weights were changed, or its bytes."""
+    """Return a model with changed nodes, names, sizes and weights, or with changed bytes."""
     if rng.random() < 0.3:
         return mutant(model.SerializeToString(), rng)
     copy = type(model)()
@@ -182,6 +183,6 @@ def onnx_mutant(model: Any, rng: random.Random) -> bytes:
 
 
 def checked_line(body: bytes) -> bytes:
-    """A line of a ledger with a check that is right, whatever it says."""
+    """Return a ledger line with a correct checksum and the given content."""
     check = hashlib.blake2b(body, digest_size=8).hexdigest().encode()
     return b'{"check":"' + check + b'","record":' + body + b"}\n"

@@ -1,4 +1,4 @@
-"""Starts Debian's PostgreSQL for tests."""
+"""Starts Debian's PostgreSQL server for tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROGRAMS = Path("/usr/lib/postgresql")
 
 @contextmanager
 def postgres() -> Iterator[str]:
-    """The URL of an empty database, on a server that ends with the context."""
+    """Yield the URL of an empty database. Its server is stopped when the context ends."""
     result = sorted(PROGRAMS.glob("*/bin"))
     if not result:
         pytest.skip("PostgreSQL is missing; sudo apt-get install postgresql")

@@ -1,6 +1,7 @@
-"""Lists the functions of the product that open a file to read it, from its source.
+"""Finds all functions of the package that open a file for reading, by parsing its source.
 
-A reader is named as its module and its qualified name, `tilewright.core.files:read_json_file`.
+A reader is named by its module and its qualified name, such as
+`tilewright.core.files:read_json_file`.
 """
 
 from __future__ import annotations
@@ -102,16 +103,16 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "tilewright.evaluation.compare.job_runner:_call",
     ),
 }  # fmt: skip
-"""Readers that read nothing from strangers, by the reason."""
+"""Readers that read no untrusted files, by the reason."""
 
 
 def readers() -> set[str]:
-    """All of them."""
+    """Return the names of all readers in the package."""
     return {name for path in _sources() for name in _readers_in(path)}
 
 
 def _sources() -> Iterator[Path]:
-    """Files of Python, each once: some rooms are links to others."""
+    """Yield each Python file once, although some folders are links to others."""
     for room in ROOMS:
         for path in sorted((ROOT / room).rglob("*.py")):
             if path.resolve() == path:
@@ -150,6 +151,6 @@ def _reads(call: ast.Call) -> bool:
 
 
 def _in_memory(call: ast.Call) -> bool:
-    """Whether it reads bytes that are there: `zipfile.ZipFile(io.BytesIO(data))`."""
+    """Return whether a call reads bytes in memory, as in `zipfile.ZipFile(io.BytesIO(data))`."""
     first = call.args[0] if call.args else None
     return isinstance(first, ast.Call) and ast.unparse(first.func) == "io.BytesIO"

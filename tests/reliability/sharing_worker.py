@@ -1,4 +1,4 @@
-"""Runs one of several processes that tune one workload together: `python -m … STORE TRIALS`."""
+"""One of several processes that tune the same workload together: `python -m … STORE TRIALS`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ WORK = parse_workload("conv2d:n=1,c=16,h=28,w=28,o=32,k=3,s=1,p=1")
 
 
 class SlowTarget(FaultyTarget):
-    """Takes a moment for a batch, so that the processes really overlap; may die in the third.
+    """A target with slow batches, so that the processes overlap. It may die in the third batch.
 
-    Who does not die waits with its second batch for `dead` beside the store. Otherwise the others
-    could have made every trial before one process got to its third batch.
+    A process that does not die waits in its second batch until the file `dead` exists beside the
+    store. Otherwise the others could make every trial before the dying process starts its third
+    batch.
     """
 
     batches = 0

@@ -1,4 +1,4 @@
-"""Makes a short run that a trial store keeps, and processes that own a store."""
+"""A short run in a trial store, and processes that own a store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRIALS, BATCH = 20, 4
 
 
 class Counting(FaultyTarget):
-    """Counts what it measures."""
+    """A target that counts the measured configs."""
 
     measured = 0
 
@@ -38,7 +38,7 @@ def tune_into(store: TrialStore, target: FaultyTarget | None = None) -> None:
 
 
 def whole_run(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
-    """The tables of a run that nothing disturbs."""
+    """Return the tables of an undisturbed run."""
     with TrialStore(folder / "whole.sqlite") as store:
         tune_into(store)
         return tables(store)
@@ -57,7 +57,7 @@ with TrialStore(Path(sys.argv[1]), lease_seconds=float(sys.argv[2])) as store:
 def hold(path: Path, lease_seconds: float = 30.0, *before: str) -> subprocess.Popen[bytes]:
     """Start a process that owns a store until it is killed.
 
-    Words `before` its command line start it in a container, say.
+    The words `before` precede its command line, for example to start it in a container.
     """
     holder = subprocess.Popen(
         [*before, sys.executable, "-c", HOLD, str(path), str(lease_seconds)],

@@ -1,4 +1,4 @@
-"""Checks that absurd inputs end in one message before any work, with memory bounded by the file."""
+"""Checks that absurd inputs give one message before any work, with little memory."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_table_that_unpacks_to_gigabytes_takes_no_memory(place: Place) -> None
 
 
 def limited(place: Place, memory: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command under a hard limit on its address space, as `ulimit -v` sets it."""
+    """Run a command with a hard limit on its address space, as `ulimit -v` sets it."""
     return subprocess.run(
         [str(TILEWRIGHT), *arguments], cwd=place.folder, env=place.environment,
         capture_output=True, text=True, check=False, timeout=120,
@@ -132,7 +132,7 @@ def test_a_good_model_is_read_under_a_limit_of_the_users(place: Place) -> None:
     (place.folder / "m.onnx").write_bytes(zoo.build("digits_cnn").SerializeToString())
     done = limited(place, 4 * GIB, "inspect", "m.onnx")
     assert done.returncode == 0, done.stderr
-    done = limited(place, GIB // 2, "inspect", "m.onnx")  # libraries would wait for more for ever
+    done = limited(place, GIB // 2, "inspect", "m.onnx")  # with less, libraries hang
     assert "the process ran out of memory" in message_of(done)
     assert limited(place, GIB // 2, "inspect", "--help").returncode == 0
 

@@ -1,4 +1,4 @@
-"""Checks that a change has exactly what depends on it computed again, and nothing else."""
+"""Checks that a changed input recomputes exactly the stages that depend on it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.slow(seconds=2.5)
 WORKLOADS, ROUNDS = 2, 2
 IMPORT = {"import_model": 1, "extract_subgraphs": 1}
 STOCK, PROOF = {"measure_baseline": WORKLOADS}, {"verify_schedule": WORKLOADS}
-COSTS = {"extract_subgraphs": 1}  # a layer is offloaded where the target is the faster
-BEGUN = {"begin_models": WORKLOADS}  # what a tuner knows before its first trial
+COSTS = {"extract_subgraphs": 1}  # offloading depends on the target's speed
+BEGUN = {"begin_models": WORKLOADS}  # models before the first trial
 ASKED = ("generate_candidates", "filter_candidates", "lower_and_choose", "retrain_models")
 
 
@@ -49,7 +49,7 @@ EXPECTED: list[tuple[str, Mapping[str, int], int]] = [
     ("spec written otherwise", {}, 32),
     ("more trials", rounds(1), 32),
     ("another seed", BEGUN | rounds(ROUNDS), 0),
-    # the batches come out the same, so they need not be simulated again
+    # the batches are the same, so they are not simulated again
     ("another option of the tuner", BEGUN | rounds(ROUNDS, simulated=False), 0),
     ("another model file", IMPORT, 32),
     ("another spec", COSTS | BEGUN | STOCK | PROOF | rounds(ROUNDS), 0),
@@ -66,14 +66,14 @@ def test_a_change_computes_what_depends_on_it(
     result = dict(runs[change]["computed"])
     if change in ("more trials", "another seed"):  # only a better schedule is verified
         assert result.pop("verify_schedule", 0) <= WORKLOADS
-    # pictures are drawn of what was measured, one a workload and one of all
+    # the plots depend on the trials: one per workload and one of all
     assert result.pop("picture", 0) == (WORKLOADS + 1 if "measure_batch" in computed else 0)
     assert result == computed
     assert runs[change]["reused"] == reused
 
 
 def test_an_edit_of_the_compiler_or_simulator_is_another_target(tmp_path: Path) -> None:
-    """The fingerprint is part of every key below, as the changed specification shows."""
+    """The target's fingerprint is part of every cache key that depends on the target."""
     package = tmp_path / "tilewright"
     shutil.copytree(ROOT / "tilewright", package, ignore=shutil.ignore_patterns("__pycache__"))
     copy = package / "targets"

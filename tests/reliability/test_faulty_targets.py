@@ -1,4 +1,4 @@
-"""Checks that a target's crash, hang or lie costs the config that caused it, nothing else."""
+"""Checks that a crash, hang or wrong answer of a target costs only the config that caused it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that rows that cannot be true are set aside in one message, and the rest is used."""
+"""Checks that impossible trials are set aside with one message, and all other trials are used."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_table_without_its_columns_is_refused(whole: Path, tmp_path: Path) -> 
 
 
 def test_values_that_are_wrong_everywhere_cost_no_memory() -> None:
-    """An error per value would be gigabytes."""
+    """One error object per wrong value would take gigabytes."""
     row = {"id": 1, "config": json.dumps(["x"] * 500_000), "repeats": json.dumps([-1] * 500_000)}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     (bad,) = check_rows(TrialRow, [row])[1]
@@ -278,7 +278,7 @@ def test_a_run_that_holds_is_timed_once_more_and_says_nothing(
 
 
 def ledger_line(record: dict[str, Any] | str) -> bytes:
-    """A line of an old ledger with a check that is right, whatever it says."""
+    """Return a line of an old ledger with a correct checksum and the given content."""
     body = (
         record if isinstance(record, str) else json.dumps(record, separators=(",", ":"))
     ).encode()
@@ -287,7 +287,7 @@ def ledger_line(record: dict[str, Any] | str) -> bytes:
 
 
 def old_ledger(folder: Path) -> list[bytes]:
-    """What an earlier version would have written for the trials in a folder."""
+    """Return the ledger lines that an earlier version would have written for a folder's trials."""
     lines = []
     with closing(sqlite3.connect(folder / FILE)) as database:
         database.row_factory = sqlite3.Row
@@ -328,7 +328,7 @@ def test_an_old_ledger_is_imported_once_with_all_that_can_be_true(
     rows(out, "delete from trials where run_id = 1 and round = 1")
     with TrialStore(out / FILE) as store:
         store.import_ledger(out / "ledger.jsonl")
-        assert len(store.frame()) == len(frame(finished)) - 2  # not a second time
+        assert len(store.frame()) == len(frame(finished)) - 2  # not imported twice
 
 
 @pytest.mark.parametrize(

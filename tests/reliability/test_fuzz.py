@@ -1,8 +1,8 @@
-"""Checks that bytes from strangers end in an answer or in a typed error, and in time.
+"""Fuzzes every file format: damaged files must give a result or a typed error, in time.
 
-The number of inputs is `FUZZ_EXAMPLES` for each kind (`make fuzz` sets it); without it a few. Files
-of every format are read in processes of their own (`formats.py`): one that crashes, hangs or grows
-is a failed test.
+`FUZZ_EXAMPLES` is the number of inputs per format (`make fuzz` sets it). Without it, only a few are
+tried. Each format is read in its own process (`formats.py`). If the process crashes, hangs or uses
+too much memory, the test fails.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tilewright.targets.workload import parse_workload
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "60"))
 HANG_SECONDS = 60
 MORE_MIB = 2048
-"""How much more memory a process may come to use while it reads one format."""
+"""Maximum growth in MiB of a process that reads files of one format."""
 TRIED: Counter[str] = Counter()
 
 fuzzed = settings(
@@ -51,12 +51,12 @@ fuzzed = settings(
 
 
 class Hang(BaseException):
-    """An input that took too long."""
+    """Raised when reading an input takes too long."""
 
 
 @contextlib.contextmanager
 def _expecting_an_end(kind: str) -> Iterator[None]:
-    """A typed error is an end as good as any; everything else escapes to the test."""
+    """Accept a result or a typed error within the time limit. Other exceptions fail the test."""
 
     def late(_: int, __: FrameType | None) -> None:
         raise Hang(f"no end after {HANG_SECONDS} s")
@@ -80,7 +80,7 @@ def _figures() -> Iterator[None]:
 
 
 def _edited(whole: bytes) -> st.SearchStrategy[bytes]:
-    """The bytes with some overwritten, and cut somewhere."""
+    """Return a strategy that overwrites some bytes and cuts off the end."""
     edits = st.lists(st.tuples(st.integers(0, len(whole)), st.binary(max_size=6)), max_size=6)
 
     def edit(edits: list[tuple[int, bytes]], kept: int) -> bytes:
@@ -98,7 +98,7 @@ SEED = os.environ.get("FUZZ_SEED", "0")
 
 @pytest.mark.slow(seconds=6)
 def test_every_function_that_reads_a_file_is_fuzzed() -> None:
-    """A new one is in a format, or has a reason not to be."""
+    """A new reader must belong to a format or have a reason for not being fuzzed."""
     fuzzed = {
         name for format_ in FORMATS.values() for name in (*format_.readers, *format_.in_child)
     }
@@ -194,7 +194,7 @@ def test_damaged_ledgers_raise_typed_errors(tmp_path: Path, data: bytes) -> None
 def _lines(records: list[dict[str, object]]) -> list[bytes]:
     lines = []
     for record in records:
-        with contextlib.suppress(ValueError):  # NaN has no JSON
+        with contextlib.suppress(ValueError):  # JSON has no NaN
             lines.append(checked_line(json.dumps(record, allow_nan=False).encode()))
     return lines
 

@@ -1,7 +1,7 @@
-"""Checks that no file of a stranger's folder is imported, called or read as settings.
+"""Checks that commands do not import, execute or read files that an attacker left in the folder.
 
-One folder holds everything `hostile_folder` knows. Each command does its work there as elsewhere;
-afterwards no plant has left its mark, and none was even opened.
+One folder holds all files of `hostile_folder`. Each command does its usual work there. Afterwards
+none of the planted files has been executed or even opened.
 """
 
 from __future__ import annotations
@@ -36,14 +36,17 @@ TUNE = (
 
 @dataclass(frozen=True)
 class Hostile:
-    """The folder, and what was planted there."""
+    """A folder and the files that were planted in it."""
 
     place: Place
     files: list[Path]
 
     @contextmanager
     def unharmed(self) -> Iterator[list[str]]:
-        """Whatever happens inside, nothing planted is opened or runs. Give what was printed."""
+        """Check that no planted file is opened or executed inside the context.
+
+        The caller appends the printed outputs to the yielded list.
+        """
         printed: list[str] = []
         with watching(self.files) as opened:
             yield printed
@@ -68,7 +71,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Hostile:
 
 @pytest.fixture(scope="module")
 def bare(hostile: Hostile) -> str:
-    """The output directory of a run there."""
+    """Make a run in the hostile folder. Return its output directory."""
     hostile.run(*TUNE, "--trials", "32", "--bare", "--out", "bare")
     return "bare"
 
@@ -100,7 +103,7 @@ def test_ui_runs_no_code_of_its_folder(hostile: Hostile) -> None:
 
 
 def test_serve(hostile: Hostile) -> None:
-    """With a run that it starts."""
+    """The server also starts a run."""
     made = hostile.place.folder / "served" / "summary.json"
     with hostile.unharmed() as printed:
         server = hostile.place.start(

@@ -1,4 +1,4 @@
-"""Checks that names that a stranger chose are printed and recorded as text, whatever they hold."""
+"""Checks that names chosen by an attacker are printed and recorded as plain text."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _model() -> onnx.ModelProto:
 
 
 def _clean(text: str) -> bool:
-    """Whether a terminal shows all of it."""
+    """Return whether a text has only characters that a terminal shows."""
     return text == printable(text, keep="\n")
 
 

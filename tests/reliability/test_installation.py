@@ -1,4 +1,4 @@
-"""Tests what an installation from a checkout, as by `make setup`, adds to the module path."""
+"""Tests which folders an installation from a checkout (`make setup`) adds to the module path."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROOMS = ("flows", "tasks", "models")
 
 
 def sources_in(folder: Path) -> Path:
-    """A copy of these sources, links as links. Skips the test where this is no checkout."""
+    """Copy the checkout, keeping symbolic links. Skip the test if this is not a checkout."""
     sources = folder / "sources"
     if not sources.exists():
         listed = subprocess.run(
@@ -47,7 +47,7 @@ def sources_in(folder: Path) -> Path:
 
 
 def built(folder: Path, kind: str, *, sources: Path | None = None) -> Path:
-    """An `editable` or a `wheel`, or an `sdist`, of these sources or others."""
+    """Build an `editable`, a `wheel` or an `sdist` and return its path."""
     place = folder / kind
     place.mkdir()
     subprocess.run(

@@ -1,6 +1,7 @@
 """Tests Ctrl-C and SIGTERM at any moment of a command.
 
-One sentence says what is kept and how to resume; a second signal ends the command.
+The command prints one sentence that says what is kept and how to resume. A second signal ends it at
+once.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ KEPT = re.compile(
 
 
 def imports(place: Place, pid: int) -> bool:
-    """The first library that takes time is on its way."""
+    """Return whether the process has started to import the first slow library."""
     return any("pydantic_core" in map_.path for map_ in psutil.Process(pid).memory_maps())
 
 
@@ -42,7 +43,7 @@ def trials_come(place: Place, pid: int) -> bool:
 
 
 def stopped(place: Place, moment: Callable[[Place, int], bool], wait: float, *more: str) -> str:
-    """What a run says last that hears Ctrl-C so many seconds after a moment."""
+    """Interrupt a run some seconds after a given moment. Return its last output."""
     command = place.start(*TUNE, *more)
     try:
         wait_for(lambda: moment(place, command.pid), command)
@@ -90,7 +91,7 @@ def test_interrupts_in_the_middle_of_rounds_are_answered(
 
 @pytest.mark.slow(seconds=0.5)
 def test_a_second_one_ends_at_once(tmp_path: Path) -> None:
-    """Of a command whose end in order takes for ever."""
+    """The command's clean-up would take for ever."""
     program = (
         "import time\n"
         "from tilewright.cli.signals import heed_signals\n"
@@ -111,7 +112,7 @@ def test_a_second_one_ends_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow(seconds=0.5)
 def test_sigterm_ends_in_order_too(tmp_path: Path) -> None:
-    """As a service manager ends a command: temporary folders go with it."""
+    """Service managers send SIGTERM. Temporary folders must be removed."""
     program = (
         "import tempfile, time, typer\n"
         "from tilewright.cli import app, command\n"
@@ -145,9 +146,10 @@ LOSING = {
 @pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("where", LOSING)
 def test_one_that_python_cannot_raise_comes_again(tmp_path: Path, where: str) -> None:
-    """Nothing is printed of it, it ends what comes next, and is no second one, which may follow.
+    """A signal whose exception Python swallows (for example in `__del__`) is raised again later.
 
-    Other errors there are reported as ever.
+    It is not printed and does not count as a second signal. Other errors at that place are reported
+    as usual.
     """
     program = (
         "import ctypes, os, time\n"
@@ -178,7 +180,7 @@ def test_one_that_python_cannot_raise_comes_again(tmp_path: Path, where: str) ->
 
 @pytest.mark.slow(seconds=3)
 def test_who_has_it_ignored_is_left_alone(tmp_path: Path) -> None:
-    """`nohup`, or `&` in a script: the command goes on."""
+    """`nohup`, or `&` in a script, lets a command ignore Ctrl-C. The command must continue."""
     place = Place(tmp_path)
     tune = "tune --workload dense:n=1,c=16,o=16 --bare --trials 2 --batch 2 --out out"
     script = f"trap '' INT; {TILEWRIGHT} {tune} & sleep 1; kill -INT $!; wait $!"
@@ -192,7 +194,7 @@ def test_who_has_it_ignored_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.nightly(seconds=6)
 def test_a_suite_in_the_background_ends(tmp_path: Path) -> None:
-    """Its commands hear Ctrl-C though the shell has it ignored."""
+    """The suite's commands react to Ctrl-C although the shell made the suite ignore it."""
     test = f"{__file__}::test_interrupts_at_the_first_imports_are_answered"
     script = f"trap '' INT; {sys.executable} -P -m pytest -q {test} -p no:cacheprovider & wait $!"
     done = subprocess.run(

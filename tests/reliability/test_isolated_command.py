@@ -1,4 +1,4 @@
-"""Checks that with `--isolate` a simulator's crash, hang or lie costs single trials only."""
+"""Checks that with `--isolate`, a crash, hang or lie of a simulator costs only single trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sets the clock a day forward and back during a whole run: the results are the same."""
+"""Moves the clock a day forward and back during a whole run. The results must not change."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_clock_that_is_set_a_day_forward_and_back_changes_no_result(
     tmp_path: Path, library: Path, whole: Whole
 ) -> None:
-    """Every 0.3 s, in every process, that of Prefect's server too.
+    """The clock jumps every 0.3 s in every process, including Prefect's server.
 
-    Nothing waits for a day, and no time that is stated is negative: no run in MLflow ends before it
-    began.
+    Nothing may wait for a day, and no duration may be negative. No MLflow run may end before it
+    begins.
     """
     place, jumped = Place(tmp_path), tmp_path / "jumped"
     done = subprocess.run(

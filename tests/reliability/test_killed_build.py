@@ -1,4 +1,4 @@
-"""Checks that a build killed at any write can be repeated, and is no artifact until it is whole."""
+"""Checks that a killed build can be repeated, and that an incomplete artifact is never accepted."""
 
 from __future__ import annotations
 

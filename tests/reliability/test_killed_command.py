@@ -1,4 +1,4 @@
-"""Tests `tilewright tune` under `kill -9`, and when the servers it uses vanish."""
+"""Tests `tilewright tune` when it is killed by SIGKILL, and when its servers disappear."""
 
 from __future__ import annotations
 
@@ -35,14 +35,17 @@ from tests.sharing import free_port, prefect_beside
 pytestmark = pytest.mark.nightly(seconds=45)
 
 KILLS = (42, 55, 60, 65)
-"""After how many write boundaries each of the killed commands dies: the first within a record of
-Prefect's, the others in what is left to do; the whole run has about 290."""
+"""Number of write boundaries after which each command is killed. The first kill hits the writing of
+a Prefect record, and the others the rest of the run. A whole run has about 290 boundaries."""
 
 
 def test_a_command_killed_again_and_again_ends_like_one_that_was_not(
     whole: Whole, tmp_path: Path
 ) -> None:
-    """With its own Prefect server at first, which dies with it, then beside one on its records."""
+    """The first command starts its own Prefect server, which dies with it.
+
+    The later commands use another server on the same records.
+    """
     assert killed(Place(tmp_path), KILLS[0]) == -signal.SIGKILL
     with prefect_beside(tmp_path / "home") as server:
         place = Place(tmp_path, server)
@@ -56,12 +59,12 @@ def test_a_command_killed_again_and_again_ends_like_one_that_was_not(
     assert sum(timed.values()) - len(timed) <= BATCH * len(KILLS)
     flows = prefect_states(place, "flow_run")
     assert set(flows) == {"Completed", "Crashed"}
-    assert flows["Completed"] >= 1 + WORKLOADS  # and workloads that were done before a kill
+    assert flows["Completed"] >= 1 + WORKLOADS  # plus workloads finished before a kill
     assert "Running" not in prefect_states(place, "task_run")
     runs, steps = mlflow(place)
     assert runs == {"FINISHED": 1 + WORKLOADS}
     assert [step for step in steps if step[3] > 1] == []
-    rounds = TRIALS // BATCH  # of each workload, and of the network
+    rounds = TRIALS // BATCH  # per workload, and for the network
     assert sum(key == "trials" for _, key, _, _ in steps) == (1 + WORKLOADS) * rounds
     names = [path.name for path in (tmp_path / "out").iterdir()]
     assert sorted(name for name in names if not name.startswith((".", "trials.sqlite-"))) == [
@@ -80,7 +83,7 @@ def test_servers_that_die_and_come_back_only_delay(tmp_path: Path, whole: Whole)
     with _servers(place, prefect, mlflow):
         command = place.fork(*TUNE, **addresses)
         wait_for(lambda: recorded(place) > 0, command)
-    assert command.poll() is None  # both servers are gone, the command is not
+    assert command.poll() is None  # the command survives both servers
     time.sleep(1.0)
     with _servers(place, prefect, mlflow):
         printed = command.communicate(timeout=300)
@@ -88,12 +91,12 @@ def test_servers_that_die_and_come_back_only_delay(tmp_path: Path, whole: Whole)
     assert left(place) == whole
 
 
-# -- around a command --------------------------------------------------------------------------
+# -- helpers around a command ------------------------------------------------------------------
 
 
 @contextmanager
 def _servers(place: Place, prefect: int, mlflow: int) -> Iterator[None]:
-    """Prefect's and MLflow's own servers, killed at the end as a crash would."""
+    """Run Prefect's and MLflow's servers, and kill them at the end as a crash would."""
     environment = place.environment | {"PYTHONPATH": str(ROOT)}
     program = (
         "import sys, time; from tilewright.services.workspace import use_workspace\n"

@@ -1,4 +1,4 @@
-"""Kills `tilewright compare` by SIGKILL and repeats it: it ends like one that was not killed."""
+"""Kills `tilewright compare` by SIGKILL and repeats it. The result must be that of a normal run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RUNS = 4
 def test_a_comparison_killed_at_any_write_ends_like_one_that_was_not(
     tmp_path: Path, step: int
 ) -> None:
-    """No finished run is made again, and none is lost."""
+    """No finished run is repeated or lost."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.reliability.killed_comparison", str(tmp_path), str(step)],
         cwd=ROOT, capture_output=True, text=True, timeout=1200,
@@ -49,7 +49,7 @@ def test_a_comparison_killed_at_any_write_ends_like_one_that_was_not(
 
 @pytest.mark.nightly(seconds=25)
 def test_the_command_killed_at_several_moments_ends_like_one_that_was_not(tmp_path: Path) -> None:
-    """With its processes, its records in MLflow, and after the last run, while it is recorded."""
+    """The command uses several processes and MLflow. One kill comes while it records the end."""
     (tmp_path / "whole").mkdir()
     whole, place = Place(tmp_path / "whole"), Place(tmp_path)
     done = whole.run(*COMPARE)
@@ -74,7 +74,7 @@ def test_the_command_killed_at_several_moments_ends_like_one_that_was_not(tmp_pa
 
 
 def _champions(place: Place) -> set[str]:
-    """The names of the models that have the alias."""
+    """Return the names of the models with a champion alias."""
     with closing(sqlite3.connect(place.folder / "home" / "mlflow" / "mlflow.db")) as database:
         rows = database.execute("select name from registered_model_aliases").fetchall()
     return {name for (name,) in rows}

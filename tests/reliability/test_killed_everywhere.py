@@ -1,4 +1,4 @@
-"""Kills a tuning run at every place where it writes, then runs the same command again."""
+"""Checks that a tuning run killed at any write and repeated ends like an undisturbed run."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def killed_everywhere(
     ],
 )
 def test_a_run_killed_at_any_write_ends_like_one_that_was_not(tuner: str, stride: int) -> None:
-    """Equal tables; no trial is measured again but the batch in flight.
+    """The tables are equal, and only the interrupted batch is measured again.
 
-    For one place every third place of the resumed run is killed as well.
+    For one place, the resumed run is also killed at every third place.
     """
     if shutil.which("gcc") is None:
         pytest.skip("no C compiler")

@@ -1,4 +1,4 @@
-"""Checks that a finished run's results are not taken for those of a dead run in its folder."""
+"""Checks that results of an earlier run are not attributed to a killed run in the same folder."""
 
 from __future__ import annotations
 

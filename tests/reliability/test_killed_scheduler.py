@@ -1,4 +1,4 @@
-"""Tests `tilewright tune --stop-gain` under `kill -9`: the next round follows from the trials."""
+"""Tests `tilewright tune --stop-gain` under SIGKILL: a resumed run schedules the same rounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.nightly(seconds=23)
 SHARED = ("tune", "digits_cnn", "--tuner", "ml2tuner-published", "--trials", "12", "--batch", "4",
         "--seed", "7", "--stop-gain", "0.0005", "--bare", "--out", "out")  # fmt: skip
 EACH = 12
-"""Write boundaries that every killed command passes."""
+"""Number of write boundaries that every killed command passes at least."""
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 def test_one_killed_again_and_again_schedules_as_one_that_was_not(
     undisturbed: Whole, tmp_path: Path
 ) -> None:
-    """Equal trials and schedules, and the same reasons to stop."""
+    """The trials, the schedules and the reasons to stop must be equal."""
     place, kills = Place(tmp_path), 0
     while (status := killed(place, EACH + 5 * kills, SHARED)) == -signal.SIGKILL:
         kills += 1
@@ -40,7 +40,7 @@ def test_one_killed_again_and_again_schedules_as_one_that_was_not(
 
 
 def told(place: Place) -> list[object]:
-    """What the summary says of the trials."""
+    """Return the trial counts and the reasons to stop from the summary."""
     summary = json.loads((place.folder / "out" / "summary.json").read_text())
     trials = [row["trials"] for row in summary["workloads"]]
     assert len(set(trials)) > 1

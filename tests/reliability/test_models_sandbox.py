@@ -1,4 +1,4 @@
-"""Checks that a stranger's model is read in a process that may crash, hang or starve harmlessly."""
+"""Checks that an untrusted model is read in a separate process, which may crash, hang or starve."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_file_that_takes_too_long_or_too_much_is_given_up(tmp_path: Path) -> N
 def test_modules_lying_in_the_folder_are_not_imported(
     tmp_path: Path, prefect_server: Login
 ) -> None:
-    """Somebody who sends a model may send a `numpy.py` with it."""
+    """An attacker may send a file `numpy.py` with a model."""
     place = Place(tmp_path, prefect_server)
     (tmp_path / "digits.onnx").write_bytes(zoo.build("digits_cnn").SerializeToString())
     for name in ("numpy", "networks", "tasks", "targets", "prefect", "mlflow", "sitecustomize"):

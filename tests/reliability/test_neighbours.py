@@ -1,7 +1,7 @@
-"""Tests real commands against another user of the machine, and a folder which that user prepared.
+"""Tests commands against another user of the machine, who may also prepare the folder.
 
-The other user is a child of this process that gave up its rights, so it needs root here; without it
-those tests are skipped.
+The other user is a child process that gave up its rights. This needs root; without root the tests
+are skipped.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ AS_ANOTHER = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as 
 NOBODY = 65534
 METHODS = ("GET", "POST", "PUT", "DELETE", "OPTIONS")
 OPEN_TO_ALL = ("/health", "/ready")
-"""Routes on which Prefect says that it is up, and nothing else."""
+"""Routes on which Prefect reports only that it is running."""
 
 
 def as_nobody(act: Callable[[], Any]) -> Any:
-    """What a process of another user finds out, as JSON.
+    """Run a function as another user and return its result as JSON.
 
-    It is a fork: the files of an interpreter may be closed to others.
+    A fork is used because the other user may not be able to read the interpreter's files.
     """
     reader, writer = os.pipe()
     child = os.fork()
@@ -70,14 +70,14 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.fixture
 def public() -> Iterator[Place]:
-    """A place in a folder that every user can look into."""
+    """Yield a place in a folder that every user can read."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         yield Place(Path(folder))
 
 
 def statuses(port: int, routes: list[tuple[str, str]]) -> list[tuple[str, str, int]]:
-    """The answers other than 401."""
+    """Return the routes and statuses of all answers other than 401."""
     statuses = []
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=ANSWER_SECONDS)
     for method, route in routes:
@@ -91,7 +91,7 @@ def statuses(port: int, routes: list[tuple[str, str]]) -> list[tuple[str, str, i
 
 
 def start_a_run(port: int) -> list[int]:
-    """What was possible: a flow, a deployment of it, and a run that writes where it likes."""
+    """Try to create a flow, a deployment and a run. Return the statuses of the answers."""
     answers = []
     for route, body in (
         ("/api/flows/", {"name": "tune_network"}),
@@ -107,7 +107,7 @@ def start_a_run(port: int) -> list[int]:
 
 
 def spied(pids: list[int], workspace: Path) -> dict[str, Any]:
-    """What another user reads of processes and files."""
+    """Return what another user can read of the processes and of the workspace's files."""
     arguments, environments = [], 0
     ended = (FileNotFoundError, ProcessLookupError)
     for pid in pids:
@@ -129,7 +129,7 @@ def spied(pids: list[int], workspace: Path) -> dict[str, Any]:
 
 
 def ports(pid: int) -> set[int]:
-    """On which a process and its children listen."""
+    """Return the ports on which a process and its children listen."""
     return {address.port for address in listening(pid)}
 
 
@@ -205,7 +205,7 @@ server.serve_forever()
 
 @contextmanager
 def listener(seen: Path) -> Iterator[int]:
-    """A server of the stranger's on this machine, which says that all is well; its port."""
+    """Run an attacker's server, which answers that all is well. Yield its port."""
     with subprocess.Popen(
         [sys.executable, "-c", ECHO, str(seen)], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -220,7 +220,7 @@ def listener(seen: Path) -> Iterator[int]:
 def test_a_folder_from_a_stranger_names_neither_secret_nor_server(
     tmp_path: Path, place: Place
 ) -> None:
-    """It brings a secret that the stranger knows, and the address of the stranger's server."""
+    """The folder contains a secret that the attacker knows, and the address of their server."""
     prepared = Workspace(tmp_path / "prepared")
     (prepared.root / "prefect").mkdir(parents=True)
     planted = workspace_secret(prepared)

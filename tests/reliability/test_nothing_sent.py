@@ -1,6 +1,6 @@
-"""Checks that nothing is sent anywhere.
+"""Checks that no command sends anything to another machine.
 
-No command asks for a name or an address beyond this machine, in Python or in a library's C.
+The tests watch for name look-ups and connections to other machines, in Python and in C libraries.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TUNE = ("tune", "digits_cnn", "--layers", "fc", "--batch", "8")
 
 
 def _commands() -> list[tuple[tuple[str, ...], str]]:
-    """Every command there is, with what it prints before it is interrupted, if it is."""
+    """Return every command with the output at which it is interrupted ("": it is not)."""
     prefect, mlflow = ("--prefect-port", str(free_port())), ("--mlflow-port", str(free_port()))
     return [
         ((*TUNE, "--tuner", "ml2tuner-published", "--trials", "32", "--out", "a"), ""),
@@ -95,7 +95,7 @@ def _commands() -> list[tuple[tuple[str, ...], str]]:
 
 @pytest.fixture(scope="module")
 def watcher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`watch_calls.c`, to be preloaded."""
+    """Compile `watch_calls.c`, a library to be preloaded."""
     library = tmp_path_factory.mktemp("watcher") / "watch_calls.so"
     source = Path(__file__).with_name("watch_calls.c")
     subprocess.run(
@@ -107,14 +107,17 @@ def watcher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _environment(folder: Path, **more: str) -> dict[str, str]:
-    """What a user's shell has, with a home of its own. On a CI's, onnxruntime is silent anyway."""
+    """Return a plain user environment with its own home folder.
+
+    Variables of CI systems are left out, because onnxruntime sends nothing if it sees them.
+    """
     kept = {k: v for k, v in os.environ.items() if k in ("PATH", "LANG", "TMPDIR")}
     assert not any(name.startswith(OURS) for name in kept)
     return kept | {"HOME": str(folder), "PYTHONPATH": str(ROOT)} | more
 
 
 def _watched(watcher: Path, folder: Path, *words: str) -> tuple[list[str], str]:
-    """What `python …` asked for, and what it printed."""
+    """Run `python …` and return the watched calls and the printed output."""
     calls = folder / "calls"
     environment = _environment(
         folder / "user", LD_PRELOAD=str(watcher), WATCHED_CALLS=str(calls),
@@ -129,7 +132,7 @@ def _watched(watcher: Path, folder: Path, *words: str) -> tuple[list[str], str]:
 
 
 def test_onnxruntime_keeps_no_number_of_this_machine(tmp_path: Path) -> None:
-    """Where it is to send events, it first makes one up and writes it down; sends come later."""
+    """To send events, onnxruntime first creates an ID of the machine and writes it to a file."""
     subprocess.run(
         [sys.executable, "-P", "-c", "import tilewright, onnxruntime"],
         env=_environment(tmp_path), check=True,
@@ -181,7 +184,7 @@ def test_no_command_asks_for_anybody_elsewhere(tmp_path: Path, watcher: Path) ->
 
 
 def _leaves(command: object, *path: str) -> list[tuple[str, ...]]:
-    """Those that a user types; `warm-up` is part of set-up."""
+    """Return all commands that a user can type, without hidden ones such as `warm-up`."""
     below: dict[str, object] = getattr(command, "commands", {})
     if not below:
         return [] if getattr(command, "hidden", False) else [path]
@@ -189,7 +192,7 @@ def _leaves(command: object, *path: str) -> list[tuple[str, ...]]:
 
 
 def _named(words: tuple[str, ...]) -> tuple[str, ...]:
-    """The words that name the command."""
+    """Return the words of a command line that name the command."""
     return words[
         : 2
         if words[0] in ("target", "vta", "dataset", "model", "cluster", "board", "cpu", "runs")
@@ -198,7 +201,7 @@ def _named(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _program(folder: Path) -> None:
-    """A lowered layer in files, and an input of `digits_cnn`."""
+    """Write a lowered layer to files, and an input of `digits_cnn`."""
     spec = VtaSpec.load("vta-pynq")
     workload = parse_workload("conv2d:n=1,c=32,h=8,w=8,o=32,k=3,s=1,p=1")
     baseline = baseline_of(workload, spec)

@@ -1,4 +1,4 @@
-"""Tests folders whose names have a meaning in addresses, and workspaces that cannot be."""
+"""Tests folders whose names have a special meaning in URLs, and workspaces that cannot exist."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:
-    """The one message of a command that did not start."""
+    """Check that a command refused to start, and return its only message."""
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1
     return done.stderr
@@ -39,9 +39,9 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
 
 @pytest.mark.nightly(seconds=14)
 def test_a_run_in_a_folder_of_odd_letters_leaves_nothing_beside_it(tmp_path: Path) -> None:
-    """An empty TILEWRIGHT_HOME is as good as none.
+    """An empty TILEWRIGHT_HOME counts as unset.
 
-    Nor has the user a home, where libraries keep caches of fonts: pictures are drawn without.
+    The user has no home folder either, so plots are drawn without the libraries' font cache.
     """
     folder = tmp_path / "a ?b#c%d &é"
     folder.mkdir()
@@ -61,7 +61,11 @@ def test_a_run_in_a_folder_of_odd_letters_leaves_nothing_beside_it(tmp_path: Pat
 
 @pytest.mark.slow(seconds=4)
 def test_a_user_without_a_name(tmp_path: Path) -> None:
-    """As in a container: in a namespace, where the kernel lets us, so that it is no other user."""
+    """Users in containers may have no name.
+
+    The test runs in a user namespace, so that the user ID outside stays the same. It is skipped if
+    the kernel does not allow this.
+    """
     known = Place(tmp_path).environment
     kept = {name: value for name, value in known.items() if name not in ("HOME", "USER", "LOGNAME")}
     unnamed = ["unshare", "-U", "--map-user=12345", "--map-group=12345"]

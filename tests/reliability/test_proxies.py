@@ -1,4 +1,4 @@
-"""Checks that servers on loopback are asked directly, whatever proxies the user has."""
+"""Checks that servers on loopback are contacted directly, whatever proxies the user has set."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VARIABLES = ("http_proxy", "https_proxy", "all_proxy")
 def proxied(
     place: Place, port: int, kind: str = "http", **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """A tracked run of a user who named a proxy, and no exceptions from it."""
+    """Run a tracked command for a user who set a proxy without exceptions."""
     kept = {name: value for name, value in place.environment.items() if "proxy" not in name.lower()}
     address = f"{kind}://{LOOPBACK}:{port}"
     named = dict.fromkeys([*VARIABLES, *map(str.upper, VARIABLES)], address)
@@ -38,7 +38,7 @@ def proxied(
 
 @contextmanager
 def proxy() -> Iterator[tuple[int, list[bytes]]]:
-    """The port of a proxy that is up, and what it was asked."""
+    """Yield the port of a running proxy and the list of requests that it receives."""
     asked: list[bytes] = []
 
     class Asked(socketserver.StreamRequestHandler):
@@ -53,7 +53,7 @@ def proxy() -> Iterator[tuple[int, list[bytes]]]:
 
 
 def test_a_proxy_hears_nothing_of_what_stays_here(tmp_path: Path) -> None:
-    """Neither of the server that the command starts, nor of its own questions to it."""
+    """Neither the started server nor the command's requests to it may use the proxy."""
     with proxy() as (port, asked):
         done = proxied(Place(tmp_path), port)
     assert asked == []
@@ -61,13 +61,13 @@ def test_a_proxy_hears_nothing_of_what_stays_here(tmp_path: Path) -> None:
 
 
 def test_a_proxy_that_is_down_keeps_nobody_waiting(tmp_path: Path, prefect_server: Login) -> None:
-    """On a server of this machine that the user names."""
+    """The user names a server on this machine."""
     done = proxied(Place(tmp_path, prefect_server), free_port())
     assert done.returncode == 0, done.stderr
 
 
 def test_a_socks_proxy_is_for_other_machines(tmp_path: Path, prefect_server: Login) -> None:
-    """Which Prefect's client cannot reach through it."""
+    """Prefect's client cannot reach other machines through a SOCKS proxy."""
     done = proxied(Place(tmp_path, prefect_server), free_port(), "socks5")
     assert done.returncode == 0, done.stderr
     elsewhere = {"PREFECT_API_URL": "http://example.invalid:4200/api"}

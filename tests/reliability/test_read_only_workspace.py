@@ -1,4 +1,4 @@
-"""Runs each command on a workspace that cannot be written: it works without, or says what to do."""
+"""Runs each command with a read-only workspace: it works without records or says what to do."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WORKS = [
     ("target", "show", "vta-pynq"),
     ("--version", "--json"),
 ]
-"""In this order: some read what one before them wrote."""
+"""Commands that work, in order: some read the files that an earlier one wrote."""
 REFUSED = [
     (*TUNE, "--out", "elsewhere"),
     ("clean", "--yes"),
@@ -57,7 +57,10 @@ REFUSED = [
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """With the records of an earlier command. For root, permissions are no limit, but a disk is."""
+    """Yield a place with a read-only workspace that holds the records of an earlier command.
+
+    Permissions do not limit root, so root gets a read-only disk instead.
+    """
     folder = tmp_path_factory.mktemp("read-only")
     home = folder / "home"
     home.mkdir()

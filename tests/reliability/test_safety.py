@@ -1,4 +1,4 @@
-"""Checks that damaged files are made anew, records hold no secrets, servers stay on loopback."""
+"""Checks that damaged files are recomputed, and no file of a run holds a secret."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DAMAGES = ("truncated", "emptied", "replaced")
 def test_every_damaged_file_of_a_run_is_noticed_and_made_anew(
     tmp_path: Path, whole: Whole, turn: int, prefect_server: Login
 ) -> None:
-    """In three turns each file of the cache, models included, suffers each damage."""
+    """Each file in the cache, models included, gets each kind of damage in one of three turns."""
     place = Place(tmp_path / "copy", prefect_server)
     shutil.copytree(whole.place.folder, place.folder)
     marker = tmp_path / "executed"
@@ -67,7 +67,7 @@ SECRETS = {
 
 @pytest.mark.nightly(seconds=25)
 def test_no_file_of_a_run_holds_a_variable_of_the_environment(tmp_path: Path) -> None:
-    """A run that ends, and one that fails with a trace in its log."""
+    """One run finishes, and another one fails with a traceback in its log."""
     place = Place(tmp_path)
     environment = place.environment | SECRETS
     broken = {"MLFLOW_TRACKING_URI": "http://me:hush-7f3a-tracking@127.0.0.1:9",
@@ -88,7 +88,7 @@ def test_no_file_of_a_run_holds_a_variable_of_the_environment(tmp_path: Path) ->
 
 @pytest.mark.slow(seconds=12)
 def test_opening_the_pages_to_others_is_warned_of(tmp_path: Path) -> None:
-    with listening_socket("0.0.0.0", 0) as taken:  # so that nothing is opened to anybody here
+    with listening_socket("0.0.0.0", 0) as taken:  # so that no port is really opened
         taken.listen()
         port = str(taken.getsockname()[1])
         done = Place(tmp_path).run("ui", "--host", "0.0.0.0", "--prefect-port", port)
@@ -110,7 +110,7 @@ def _damaged(data: bytes, damage: str, marker: Path) -> bytes:
 
 
 def _pickle(marker: Path) -> bytes:
-    """What would leave a marker behind in any process that unpickled it."""
+    """Return a pickle that creates a marker file if any process loads it."""
     return b"cos\nsystem\n(S'touch " + os.fsencode(marker) + b"'\ntR."
 
 

@@ -1,4 +1,4 @@
-"""Checks that several processes on one workload, through one store, make every trial once."""
+"""Checks that several processes that tune one workload through one store make every trial once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _start(store: Path, *flags: str) -> subprocess.Popen[bytes]:
 
 
 def test_n_processes_make_every_trial_once_though_one_of_them_dies(tmp_path: Path) -> None:
-    """What it had claimed, the others make."""
+    """The other processes make the trials that the dead process had claimed."""
     store = tmp_path / FILE
     dying = _start(store, "--die")
     living = [_start(store) for _ in range(1, PROCESSES)]
@@ -83,7 +83,7 @@ def test_a_claim_that_outlived_its_time_is_lost_to_who_claims_next(tmp_path: Pat
     key = (WORK.id, target.fingerprint, f"{run_id(explorer, 0, 8)}-shared")
 
     class Overtaken(FaultyTarget):
-        """While it measures, another process makes all trials there are."""
+        """A target that lets another process make all trials while it measures."""
 
         def measure(self, lowered):  # type: ignore[no-untyped-def]
             made.append(len(lowered))
@@ -105,7 +105,7 @@ def test_a_claim_that_outlived_its_time_is_lost_to_who_claims_next(tmp_path: Pat
 
 
 def test_a_stopped_process_that_wakes_up_loses_what_others_have_made(tmp_path: Path) -> None:
-    """Its claim was removed while it was stopped; what nobody else has made still counts."""
+    """Its claim was removed while it was stopped. Trials that nobody else made still count."""
     target, explorer = FaultyTarget({}), make_explorer("random", {})
     setting, key = make_task(target, WORK, explorer, 0), (WORK.id, target.fingerprint, "shared")
     space = setting.problem.space
@@ -162,9 +162,9 @@ def test_commands_share_a_run_on_postgresql(tmp_path: Path, killed: str, databas
 
 
 def check_shared_run(folder: Path, killed: str, *options: str) -> None:
-    """The owner stands still until the others have made trials.
+    """Stop the owner of a run until others have made trials, and kill one command.
 
-    Every trial is made once, and the results are those of the trials.
+    Every trial must be made once, and the results must follow from the trials.
     """
     place = Place(folder)
     with ExitStack() as started:
@@ -197,7 +197,7 @@ def check_shared_run(folder: Path, killed: str, *options: str) -> None:
 
 
 def stop_between_transactions(command: subprocess.Popen[str], out: Path) -> None:
-    """Let a command stand still where it holds no lock of the database."""
+    """Stop a command at a moment at which it holds no lock of the database."""
     with read_store(out) as store:
         place = store.place
     postgresql = isinstance(place, str)

@@ -1,4 +1,4 @@
-"""Checks that pipes, devices and endless files in a folder of somebody else hold up no command."""
+"""Checks that pipes, devices and endless files in a foreign folder do not block a command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RUN = {"workload": "dense:n=1,c=64,o=64", "tuner": "random", "trials": 2, "batch
 
 def _socket(path: Path) -> None:
     here = os.getcwd()
-    os.chdir(path.parent)  # a socket's whole path must be short
+    os.chdir(path.parent)  # the path of a socket must be short
     try:
         with socket.socket(socket.AF_UNIX) as made:
             made.bind(path.name)
@@ -94,7 +94,7 @@ def test_a_folder_that_the_user_reaches_by_a_link_is_fine(out: Path, tmp_path: P
 
 
 def test_what_is_kept_in_a_folder_says_whose_it_is(tmp_path: Path) -> None:
-    """Moved, a folder keeps what it is known by; a copy gets its own, and so does a new one."""
+    """A moved folder keeps its identity. A copy and a new folder get new ones."""
     first = tmp_path / "first"
     first.mkdir()
     known = identity(first)

@@ -1,4 +1,7 @@
-"""Checks what a machine does to `tilewright tune`: one message, and a run that resumes."""
+"""Tests machine failures during `tilewright tune`: each gives one message and a resumable run.
+
+The failures are full disks, locked databases, dead servers and jumping clocks.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ from tilewright.services.prefect_server import Login
 pytestmark = pytest.mark.nightly(seconds=20)
 
 STEPS_KIB = range(1000, 40000, 2000)
-"""Sizes of a disk that grows until the run fits; it needs some ten megabytes."""
+"""Sizes in KiB of a disk that grows until the run fits. A run needs some ten megabytes."""
 
 
 @pytest.mark.nightly(seconds=50)
@@ -55,7 +58,7 @@ def test_a_disk_that_fills_stops_the_command_until_there_is_room(
             held.append(len(frame(place.folder / "out")))
         assert done.returncode == 0
         assert len(held) >= 4
-        assert held == sorted(held)  # what was measured before the disk was full stays
+        assert held == sorted(held)  # earlier trials are kept
         assert any(n > 0 for n in held)
         assert left(place) == whole
         _assert_clean_records(place)
@@ -86,7 +89,10 @@ def test_a_read_only_disk_is_refused_before_any_work(tmp_path: Path, name: str) 
 def test_a_database_locked_for_longer_than_the_wait_stops_the_command(
     tmp_path: Path, whole: Whole, prefect_server: Login
 ) -> None:
-    """Prefect's in the middle of a run; MLflow's, which alone waits 20 s each time, before one."""
+    """Prefect's database is locked in the middle of a run, and MLflow's before a run.
+
+    MLflow alone waits 20 s for each lock.
+    """
     place, other = Place(tmp_path / "prefect"), Place(tmp_path / "mlflow")
     guest = Place(other.folder, prefect_server)
     runs_path = other.folder / "home" / "mlflow" / "mlflow.db"
@@ -141,7 +147,7 @@ main()
 def test_a_clock_that_jumps_and_a_second_command_change_nothing(
     tmp_path: Path, whole: Whole, prefect_server: Login
 ) -> None:
-    """The second is refused as long as the first is at work, whatever its clock says."""
+    """The second command is refused while the first one works, whatever its clock says."""
     place = Place(tmp_path, prefect_server)
     first = subprocess.Popen(
         [sys.executable, "-c", JUMPING, *TUNE], cwd=tmp_path, text=True,
@@ -149,7 +155,7 @@ def test_a_clock_that_jumps_and_a_second_command_change_nothing(
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     wait_for(lambda: recorded(place) > 0, first)
-    first.send_signal(signal.SIGSTOP)  # it is not to end before the second has started
+    first.send_signal(signal.SIGSTOP)  # it must not end before the second one starts
     second = place.run(*TUNE)
     first.send_signal(signal.SIGCONT)
     _assert_one_message(second, f"is in use by process {first.pid} on")
@@ -176,7 +182,7 @@ def _assert_one_message(done: subprocess.CompletedProcess[str], *parts: str) -> 
 
 
 def _assert_clean_records(place: Place) -> None:
-    """Nothing in MLflow and Prefect is left running, doubled or half written."""
+    """Check that MLflow and Prefect have no running, duplicate or incomplete records."""
     runs, steps = mlflow(place)
     assert runs == {"FINISHED": 1 + WORKLOADS}
     assert [step for step in steps if step[3] > 1] == []

@@ -1,4 +1,4 @@
-"""Tests what a trial store makes of faults of a disk, of a clock and of other processes."""
+"""Tests how the trial store handles faults of the disk, of the clock and of other processes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_an_owner_that_is_stopped_stays_the_owner_and_is_named_as_stopped(tmp_pa
     holder = hold(tmp_path / FILE, 0.2)
     try:
         holder.send_signal(signal.SIGSTOP)
-        time.sleep(0.5)  # longer than it needs for a heartbeat
+        time.sleep(0.5)  # longer than the heartbeat's interval
         with pytest.raises(RunInUse, match=rf"stopped: resume it with 'kill -CONT {holder.pid}'"):
             TrialStore(tmp_path / FILE, lease_seconds=0.2)
         with read_store(tmp_path) as store:
@@ -65,7 +65,7 @@ def test_an_owner_that_is_stopped_stays_the_owner_and_is_named_as_stopped(tmp_pa
 
 
 def _move_owner(folder: Path) -> None:
-    """Let the owner be on another machine, where nobody here sees its process."""
+    """Record that the owner runs on another machine, where its process cannot be seen."""
     with closing(sqlite3.connect(folder / FILE)) as database:
         database.execute("update trial_owners set space = 'elsewhere', host = 'elsewhere'")
         database.commit()
@@ -75,11 +75,11 @@ def test_an_owner_elsewhere_is_given_the_time_for_a_heartbeat(tmp_path: Path) ->
     first = TrialStore(tmp_path / FILE, lease_seconds=0.6)
     _move_owner(tmp_path)
     with pytest.raises(RunInUse, match=r"on elsewhere, on another machine"):
-        TrialStore(tmp_path / FILE, lease_seconds=5.0)  # it sees a heartbeat long before that
-    first._closed.set()  # no heartbeat any more
+        TrialStore(tmp_path / FILE, lease_seconds=5.0)  # it sees a heartbeat much earlier
+    first._closed.set()  # stop the heartbeat
     time.sleep(0.5)
     with TrialStore(tmp_path / FILE, lease_seconds=0.6) as second:
-        # The first comes to life again, as a machine that slept does.
+        # The first owner continues, like a machine that wakes from sleep.
         with pytest.raises(RunInUse, match="it took over while this command was paused"):
             tune_into(first)
         tune_into(second)
@@ -132,7 +132,7 @@ def test_a_fork_neither_owns_the_run_nor_gives_it_up_nor_outlives_it(tmp_path: P
                 TrialStore(tmp_path / FILE)
             parent.kill()
             parent.wait()
-            os.kill(child, 0)  # it lives
+            os.kill(child, 0)  # the child is still alive
             TrialStore(tmp_path / FILE).close()
         finally:
             parent.kill()
@@ -180,7 +180,10 @@ def test_readers_keep_nobody_from_writing(tmp_path: Path) -> None:
 
 
 def test_a_thread_that_reads_opens_no_second_connection(tmp_path: Path) -> None:
-    """It would wait for a writer that waits for the end of what the first connection reads."""
+    """A second connection would cause a deadlock.
+
+    It would wait for a writer, and the writer waits for the first connection's reads to end.
+    """
     with TrialStore(tmp_path / FILE) as store, store.read_snapshot() as first:
         assert store.note("version") == str(1 + len(MIGRATIONS))
         with store.read_snapshot() as second:
@@ -205,7 +208,7 @@ def test_a_database_removed_while_it_is_written_is_told_at_once(
 
 @contextmanager
 def _disk(folder: Path, options: str) -> Iterator[Path]:
-    """A small disk; skips where this user mounts none."""
+    """Mount a small disk. Skip the test if this user cannot mount one."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
     if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
@@ -282,7 +285,7 @@ def test_a_read_only_disk_is_read_and_not_written(tmp_path: Path) -> None:
 
 
 def test_a_run_that_died_is_read_where_nothing_can_be_written(tmp_path: Path) -> None:
-    """Its log is still beside the database."""
+    """The write-ahead log still exists beside the database."""
     with _disk(tmp_path / "disk", "size=1m") as disk:
         holder = hold(disk / FILE)
         holder.kill()
@@ -295,7 +298,7 @@ def test_a_run_that_died_is_read_where_nothing_can_be_written(tmp_path: Path) ->
 
 
 def test_without_shared_memory_the_older_journal_is_used(tmp_path: Path) -> None:
-    """As on network disks; `unix-dotfile` is SQLite's way to use those."""
+    """Network disks have no shared memory. SQLite's VFS `unix-dotfile` works without it."""
     path = f"file:{tmp_path / FILE}?vfs=unix-dotfile"
     with closing(sqlite3.connect(path, uri=True)) as connection:
         assert use_write_ahead_log(connection) == "delete"

@@ -1,4 +1,4 @@
-"""Tests how tables of an earlier version of the trial store are brought up to date."""
+"""Tests how the database tables of an earlier trial store are upgraded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FAILS_HALFWAY = (*ADDS_A_COLUMN, "UPDATE no_such_table SET joules = 0")
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
-    """An output directory whose database a program with version 1 of the tables wrote."""
+    """Return an output directory with a database of table version 1."""
     with closing(sqlite3.connect(tmp_path / FILE)) as database:
         database.executescript((RECORDED / "version-1.sql").read_text())
     return tmp_path
@@ -34,7 +34,7 @@ def recorded(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def next_version(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Let this program be one that writes the next version."""
+    """Make this program one that writes the next table version."""
     written = TRIAL_STORE.written + 1
     changed = replace(TRIAL_STORE, written=written, read=(*TRIAL_STORE.read, written))
     monkeypatch.setattr(module, "TRIAL_STORE", changed)
@@ -43,7 +43,7 @@ def next_version(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def schema(folder: Path) -> dict[str, str]:
-    """The statements that create the tables of a database, without differences in white space."""
+    """Return the SQL statements that create a database's tables, with uniform white space."""
     result = rows(folder, "select name, sql from sqlite_master where sql is not null")
     return {row["name"]: re.sub(r"\s+", " ", row["sql"]) for row in result}
 
@@ -71,7 +71,7 @@ def test_a_database_of_version_1_ends_like_a_new_one(recorded: Path, tmp_path: P
 
 @pytest.mark.usefixtures("next_version")
 def test_a_migration_is_applied_once(recorded: Path) -> None:
-    before = tables(recorded)["trials"]  # reading brings the tables up to date, too
+    before = tables(recorded)["trials"]  # reading migrates the tables too
     for _ in range(2):  # the statement would fail the second time
         with open_store(recorded) as store:
             assert store.version == TRIAL_STORE.written + 1

@@ -1,6 +1,6 @@
-"""Checks that an artifact from a stranger touches nothing outside of it.
+"""Checks that an untrusted artifact cannot touch files outside its folder.
 
-No code of it runs unasked.
+Its code must not run without permission.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MINE = b"mine\n"
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An artifact that tests only read."""
+    """Return an artifact, which tests only read."""
     out = tmp_path_factory.mktemp("strange") / "art"
     build_small(out)
     return out
@@ -42,14 +42,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def art(built: Path, tmp_path: Path) -> Path:
-    """A stranger's artifact, beside a file of the user's."""
+    """Return a copy of the artifact, which plays an attacker's, next to a file of the user."""
     shutil.copytree(built, tmp_path / "art")
     (tmp_path / "victim").write_bytes(MINE)
     return tmp_path / "art"
 
 
 def listing(art: Path, name: str) -> None:
-    """Let the manifest list another file, as what the user's file is."""
+    """Add a file to the manifest, with the size and digest of the user's file."""
     said = {"bytes": len(MINE), "sha256": digest(MINE)}
     rewrite_manifest(art, lambda manifest: manifest["files"].update({name: said}))
 
@@ -102,7 +102,7 @@ def test_a_manifest_without_a_list_of_files_is_one_message(files: Json, art: Pat
 
 @pytest.mark.parametrize("count", [1, 6])
 def test_files_that_are_large_together_are_not_read(count: int, art: Path) -> None:
-    """Such as those with holes, which take no place on a disk."""
+    """Sparse files, for example, take no space on a disk."""
     size = MOST_BYTES // count
     said = {"bytes": size, "sha256": digest(b"")}
     for number in range(count):
@@ -130,12 +130,12 @@ MARKS = '__attribute__((constructor)) static void run(void) {{ fopen("{}", "w");
 
 @pytest.fixture
 def mark(tmp_path: Path) -> Path:
-    """What appears once code of the artifact has run."""
+    """Return the path of a file that exists once code of the artifact has run."""
     return tmp_path / "ran"
 
 
 def add_code(art: Path, name: str, mark: Path) -> None:
-    """A library that leaves a mark as soon as it is loaded, listed in the manifest."""
+    """Add a library to the artifact that leaves a mark as soon as it is loaded."""
     source, path = art.parent / "code.c", art / name
     source.write_text("#include <stdio.h>\n" + MARKS.format(mark))
     path.parent.mkdir(exist_ok=True)
@@ -145,7 +145,7 @@ def add_code(art: Path, name: str, mark: Path) -> None:
 
 
 def as_library(manifest: dict[str, Any]) -> None:
-    """One that says it is compiled for this processor, under the name of an accelerator."""
+    """Change a manifest to that of a CPU library with the name of an accelerator."""
     described = capability(make_target("cpu"), HasSpecification)
     assert described is not None
     manifest["kind"], manifest["tvm"] = "library", version("apache-tvm")
@@ -163,7 +163,7 @@ def test_a_library_named_for_an_accelerator_does_not_run(art: Path, mark: Path) 
         load(art)
     assert not mark.exists()
     ctypes.CDLL(str(art / "network.so"))
-    assert mark.exists()  # as it would have been
+    assert mark.exists()  # the code runs if it is allowed
 
 
 def test_islands_that_would_not_run_are_refused_too(art: Path, mark: Path) -> None:

@@ -1,4 +1,4 @@
-"""Checks that bad output streams and undecodable words give an answer or one message."""
+"""Tests closed or full output streams, narrow encodings, and undecodable arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.attack, pytest.mark.slow(seconds=1.5)]
 
 
 def shell(place: Place, command: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
-    """`command` in a shell; `tilewright` is `$0`."""
+    """Run a command in a shell, in which `$0` is `tilewright`."""
     return subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command}", str(TILEWRIGHT)],
         cwd=place.folder, env=place.environment | variables, capture_output=True, check=False,
@@ -50,7 +50,10 @@ def test_closed_streams_are_nothing_to_a_command(place: Place, command: str, str
 
 @pytest.fixture(params=["", "1"], ids=["buffered", "unbuffered"])
 def buffering(request: pytest.FixtureRequest) -> dict[str, str]:
-    """With a buffer, output fails when it is flushed; without one, when it is printed."""
+    """Run with and without output buffering.
+
+    With a buffer, output fails when it is flushed. Without one, it fails when it is printed.
+    """
     return {"PYTHONUNBUFFERED": request.param}
 
 
@@ -58,7 +61,7 @@ def buffering(request: pytest.FixtureRequest) -> dict[str, str]:
 def test_a_reader_that_leaves_ends_a_command_without_a_word(
     place: Place, command: str, buffering: dict[str, str]
 ) -> None:
-    """The reader is gone before the command prints its first word."""
+    """The reader is gone before the command prints anything."""
     arguments = [str(TILEWRIGHT), *command.split()]
     assert run_without_reader(arguments, place, buffering) == (1, b"")
 
@@ -70,13 +73,13 @@ from tilewright.cli.views import terminal
 terminal.FIRST_WORD = terminal.QUIET = 0.001
 command()
 """
-"""The command, which says all the time what it is doing."""
+"""Program that runs the command with constant progress messages."""
 
 
 def test_a_thread_that_finds_the_reader_gone_says_nothing(
     place: Place, buffering: dict[str, str]
 ) -> None:
-    """The thread of `Silence` prints first, and the command ends at its own first line."""
+    """A progress thread prints first. The command ends when it prints its own first line."""
     arguments = [sys.executable, "-c", CHATTY, *TUNE.split()]
     assert run_without_reader(arguments, place, buffering) == (1, b"")
 
@@ -94,7 +97,8 @@ atexit.register(leave)
 from tilewright.cli import command
 command()
 """
-"""The command, whose reader leaves while the interpreter ends and something is still printed."""
+"""Program that runs the command and closes the reader of its output while the interpreter exits,
+before a last line is printed."""
 
 
 def test_a_reader_may_leave_while_the_interpreter_ends(
@@ -145,7 +149,7 @@ def test_a_narrow_encoding_is_enough(place: Place, command: str, variables: dict
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
 @pytest.mark.parametrize("program", ["zoo", TUNE, "chatty"])
 def test_output_to_a_full_disk_is_one_message(place: Place, program: str) -> None:
-    """Also where a thread is the first to print (`chatty`)."""
+    """In the case `chatty`, a progress thread prints first."""
     if program == "chatty":
         done = shell(place, f"{sys.executable} -c '{CHATTY}' {TUNE} > /dev/full")
     else:

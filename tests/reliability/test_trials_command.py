@@ -1,4 +1,4 @@
-"""Checks that `tilewright trials` prints, filters and exports trials of any run."""
+"""Checks that `tilewright trials` prints, filters and exports the trials of any run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Runs two commands at once.
+"""Runs two commands at the same time.
 
-On one folder the second is refused, wherever it runs; on two folders each has records of its own.
+In the same folder the second command is refused, even from another container. In two folders of one
+workspace each command keeps its own records.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from tilewright.services.prefect_server import Login
 pytestmark = [pytest.mark.attack, pytest.mark.nightly(seconds=8)]
 
 CONTAINER = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
-"""Where every process has a number that others have elsewhere; the host's name is the same."""
+"""Command line that starts a PID namespace. Its process IDs also exist outside, and the host name
+is the same."""
 
 SLOW_COMMAND = """
 import sys
@@ -53,7 +55,7 @@ except RunInUse as error:
 
 @pytest.fixture(scope="module")
 def container() -> list[str]:
-    """What starts a command in a PID namespace of its own."""
+    """Return the command line that starts a command in its own PID namespace."""
     for more in ([], ["--user", "--map-root-user"]):
         wanted = [*CONTAINER, *more]
         if (
@@ -149,16 +151,16 @@ EQUAL = [
     "16",
     "--batch",
     "8",
-]  # models are kept, too
+]  # models are stored too
 OTHER = [*TUNE, "--tuner", "random", "--trials", "2", "--batch", "2", "--seed"]
 
 
 @pytest.mark.alone  # nine processes at once
 @pytest.mark.nightly(seconds=40)
 def test_eight_commands_at_once_keep_records_apart(tmp_path: Path, prefect_server: Login) -> None:
-    """Eight commands that start at once in a new workspace keep their records apart.
+    """Eight commands that start at once in a new workspace keep separate records.
 
-    Three are equal except for their folders; five have other seeds.
+    Three are equal except for their folders. Five have other seeds.
     """
     place = Place(tmp_path, prefect_server)
     asked = [EQUAL] * 3 + [[*OTHER, str(seed)] for seed in range(5)]

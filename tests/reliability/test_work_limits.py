@@ -1,4 +1,4 @@
-"""Checks that a few bytes cannot keep a simulation busy for hours, nor make its counters lie."""
+"""Checks that a short program cannot keep a simulator busy for hours or overflow its counters."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def stream(*insns: dict[str, int]) -> bytes:
 
 
 def loads(count: int) -> bytes:
-    """The most that so many instructions can ask of the memory port."""
+    """Return a stream of the largest possible loads."""
     loads = {"opcode": LOAD, "memory_type": WGT, **LARGEST}
     return stream(*[{**loads, "dram_base": place} for place in range(count)], {"opcode": FINISH})
 
@@ -57,12 +57,12 @@ def test_work_is_refused_before_it_begins(place: Place) -> None:
 
 
 def test_the_largest_stores_are_counted_in_full(place: Place) -> None:
-    """More than 2^32 beats in one instruction."""
+    """The program transfers more than 2^32 beats."""
     store = {"opcode": STORE, "memory_type": 4, **LARGEST}
     written(place, stream(*[store] * 200, {"opcode": FINISH, "pop_next": 0}))
     done = place.run("vta", "cycles", *OPTIONS, "--json")
     assert done.returncode == 0, done.stderr
-    each = 65535 * (65535 * 16 // 8)  # rows of so many beats
+    each = 65535 * (65535 * 16 // 8)  # 65,535 rows, each of this many beats
     assert json.loads(done.stdout)["write_beats"] == 200 * each
 
 
@@ -71,7 +71,7 @@ def test_ctrl_c_ends_a_simulation_at_once(place: Place) -> None:
     written(place, loads(200))
     command = place.start("vta", "cycles", *OPTIONS, "--limit", str(1 << 60))
     try:
-        time.sleep(8)  # it simulates by then, for ever; earlier it ends in the same way
+        time.sleep(8)  # by then it simulates; an earlier Ctrl-C ends it in the same way
         command.send_signal(signal.SIGINT)
         printed, _ = command.communicate(timeout=60)
     finally:

@@ -1,4 +1,4 @@
-"""Lists the formats of trials: a run's own table, and what other tuners wrote."""
+"""Fuzzing inputs for trials: the table of a run, and the files of other tuners."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AUTOTVM = {
 
 
 def _logs(folder: Path) -> tuple[Draw, Read]:
-    """Of AutoTVM."""
+    """Return the fuzzing of AutoTVM's logs."""
     from tilewright.tuning.read_trials import read_trials
 
     path, good = folder / "tuning.log", json.dumps(AUTOTVM).encode()
@@ -39,7 +39,7 @@ def _logs(folder: Path) -> tuple[Draw, Read]:
 
 
 def _databases(folder: Path) -> tuple[Draw, Read]:
-    """Of MetaSchedule."""
+    """Return the fuzzing of MetaSchedule's databases."""
     from tilewright.tuning.foreign_trials import RECORDS, WORKLOADS
     from tilewright.tuning.read_trials import read_trials
 
@@ -64,7 +64,7 @@ def _databases(folder: Path) -> tuple[Draw, Read]:
 
 
 def _tables(folder: Path) -> tuple[Draw, Read]:
-    """Of a finished run, whose rows are looked at."""
+    """Return the fuzzing of the trial table of a finished run."""
     from tests.tune_bare import tune_bare
     from tilewright.tuning.run_trials import finished_trials
 

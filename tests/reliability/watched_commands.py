@@ -1,11 +1,11 @@
-"""Runs `tilewright …` again and again, each a fork of this process.
+"""Runs a list of `tilewright …` commands in turn, each in a fork of this process.
 
-`python -m tests.reliability.watched_commands [[["ARGUMENT", …], "TEXT"], …]` takes JSON. A command
-with a TEXT is interrupted once it has printed that. Prints the exit statuses; what command i says
-goes to `said-i`.
+`python -m tests.reliability.watched_commands [[["ARGUMENT", …], "TEXT"], …]` takes JSON and prints
+the exit statuses. A command with a TEXT is interrupted as soon as it has printed that text. The
+output of command i goes to `said-i`.
 
-Whatever this process and its forks have preloaded (`LD_PRELOAD`) sees all of it, start-up of the
-libraries included.
+A library that is preloaded with `LD_PRELOAD` sees everything that this process and its forks do,
+also while Python libraries are imported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LIMIT_SECONDS = 600.0
 
 
 def _status(number: int, arguments: list[str], until: str) -> int:
-    """How it ended, or was ended."""
+    """Run a command in a fork and return its exit status. Interrupt it if it prints `until`."""
     (streams := Path(f"said-{number}")).mkdir()
     for name in ("out", "err"):
         (streams / name).touch()

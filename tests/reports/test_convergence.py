@@ -1,4 +1,4 @@
-"""Tests pictures of a run: what is drawn, and ticks that can be read."""
+"""Tests the convergence plots of a run: their curves, legends and axis ticks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests figures as pages and the terminal write them."""
+"""Tests how pages and the terminal format numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that pages show their data escaped, and that the verdict is the same everywhere."""
+"""Tests HTML reports: inserted data is escaped, and all places state the same verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests what records show of a run: tables and notes, from its summary."""
+"""Tests the tables and notes that records show of a run, made from its summary."""
 
 from __future__ import annotations
 

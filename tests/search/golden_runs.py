@@ -1,7 +1,7 @@
-"""Computes digests of lowering, simulator and tuners: `python -m tests.search.golden_runs FILE`.
+"""Computes digests of lowered schedules, simulated cycles and tuners' trials, for a golden file.
 
-Recorded once before the rooms were rebuilt; a change of results on purpose records them anew
-and says why.
+`python -m tests.search.golden_runs FILE` records the digests. Record them again only when results
+change on purpose, and state the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LAYERS = (
     "dense:n=1,c=512,o=1000",
     "conv2d:n=2,c=48,h=13,w=9,o=80,k=5x3,s=2x1,p=2x1",
 )
-EPILOGUE = ">> 7, bias, add, relu, min 100"  # of the dense layer, where a space has bias
+EPILOGUE = ">> 7, bias, add, relu, min 100"  # for the dense layer, if the space allows bias
 TARGETS = tuple(
     (preset, space)
     for preset in ("vta-pynq", "huge")
@@ -38,11 +38,11 @@ TUNERS = {
     "default": 40, "default-blind": 40, "baco": 40, "ml2tuner": 16,
 }  # fmt: skip
 LINEAR_ALGEBRA = ("default", "default-blind", "baco", "ml2tuner")
-"""Tuners whose numbers depend in the last bit on the processor that BLAS was built for."""
+"""Tuners whose results depend, in the last bit, on the CPU kernels that BLAS selects."""
 
 
 def processor() -> str:
-    """What BLAS takes this processor for."""
+    """Return the names of the CPU architectures that the BLAS libraries detected."""
     kinds = {
         str(info.get("architecture")) for info in threadpool_info() if "blas" in info["user_api"]
     }
@@ -50,7 +50,7 @@ def processor() -> str:
 
 
 def lowered(preset: str, space: str, layer: int) -> str:
-    """Digest of 200 random configs of a layer, lowered and timed."""
+    """Return a digest of 200 random configs of a layer, lowered and timed."""
     target = make_target(preset, space)
     epilogue = EPILOGUE if layer == 3 and space != "unchecked" else None
     workload = parse_workload(LAYERS[layer], epilogue)
@@ -68,7 +68,7 @@ def lowered(preset: str, space: str, layer: int) -> str:
 
 
 def tuned(tuner: str) -> str:
-    """Digest of a tuner's trials on the second layer, in order."""
+    """Return a digest of a tuner's trials on the second layer, in order."""
     target, workload = make_target("vta-pynq", "extended"), parse_workload(LAYERS[1])
     rounds = tune(target, workload, make_explorer(tuner), trials=TUNERS[tuner], batch=8, seed=3)
     parts = []
@@ -83,7 +83,7 @@ def _digest(*parts: bytes) -> str:
 
 
 def record() -> dict[str, object]:
-    """All of it."""
+    """Return all digests."""
     return {
         "processor": processor(),
         "lowered": {

@@ -1,4 +1,4 @@
-"""Tests what a tuner may still propose."""
+"""Tests the drawing of candidates from a schedule space."""
 
 from __future__ import annotations
 

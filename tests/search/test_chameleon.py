@@ -1,7 +1,4 @@
-"""Checks that CHAMELEON's agent learns to walk uphill.
-
-Its sampler measures one config per cluster.
-"""
+"""Tests CHAMELEON: its agent learns to climb, and its sampler measures one config per cluster."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ def _start(high: int, seed: int = 0) -> np.ndarray:
 
 
 def _explored(seed: int) -> tuple[list[list[int]], dict[str, list[float]]]:
-    """What an agent met in two episodes and learned from them, to the last bit."""
+    """Let an agent explore for two episodes. Return the visited points and the learned arrays."""
     agent = Agent(OPTIONS, SPACE.cardinalities, seed, {})
     met = [agent.explore(_start(32, k), _uphill).ravel().tolist() for k in range(2)]
     return met, {name: vector.tolist() for name, vector in agent.arrays().items()}
@@ -123,7 +120,7 @@ def test_an_update_goes_down_the_clipped_loss_as_worked_out_here() -> None:
     parts = np.array([[4, 0, 2, 5, -1, -1], [1, 3, -1, -1, -1, -1]], np.int32)
     counted = PolicySteps(*(step[[4, 0, 2, 5]] for step in steps))
     learned = networks.arrays(networks.improve(begun, steps, parts, 1))
-    slope = learned["first_moments"] / 0.1  # Adam's first average is a tenth of it
+    slope = learned["first_moments"] / 0.1  # Adam's first moment is a tenth of the gradient
     assert learned["updates"] == [1]
     for at in rng.choice(len(weights), 40, replace=False):
         nudge = np.zeros(len(weights))
@@ -138,7 +135,7 @@ def test_an_update_goes_down_the_clipped_loss_as_worked_out_here() -> None:
 
 
 def _loss(weights: np.ndarray, steps: PolicySteps) -> float:
-    """The loss of the test above, in float64."""
+    """Compute the loss of the test above in float64."""
 
     def layers(sizes: list[int]) -> np.ndarray:
         nonlocal weights
@@ -175,7 +172,7 @@ def test_jax_is_loaded_when_an_agent_is_made_and_not_before() -> None:
 
 def test_advantages_are_the_discounted_surprises_to_come() -> None:
     earned, expected = np.array([[1.0], [2.0], [4.0]]), np.array([[0.5], [0.25], [1.0]])
-    walking = np.array([[True], [True], [False]])  # the third step is not taken any more
+    walking = np.array([[True], [True], [False]])  # the third step is not taken
     empty = np.zeros((3, 1, 1))
     walk = _Walk(empty, empty, np.zeros((3, 1)), earned, expected, walking)
     last = 2.0 - 0.25
@@ -190,7 +187,7 @@ def test_well_separated_places_give_a_config_each() -> None:
     rng = np.random.default_rng(0)
     plan = adaptive_sample(SPACE, met, NONE, "mode", 1.01, rng)
     result = SPACE.unravel(plan)
-    # More clusters always cut the error a little: with a factor of 1.01 there are 64, else 16.
+    # More clusters always reduce the error a little. A factor of 1.01 gives 64, otherwise 16.
     assert len(plan) > len(adaptive_sample(SPACE, met, NONE, "mode", 1e9, rng)) > 8
     assert all(np.abs(result - centre).max(axis=1).min() <= 1 for centre in centres)
 

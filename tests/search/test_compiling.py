@@ -1,4 +1,4 @@
-"""Checks that the compiles beyond a batch follow from the costs of compiling and measuring."""
+"""Tests how many configs are compiled per batch, given the costs of compiling and measuring."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_tables_of_the_real_stack_say_what_trials_cost() -> None:
     costs = priced.costs(table.workload)
     assert table.spent is not None
     assert costs.compiling == pytest.approx(table.spent.compiling.mean())
-    assert costs.compiling > costs.measuring > 0  # a compile there is the dearer part
+    assert costs.compiling > costs.measuring > 0  # compiling costs more than measuring
 
 
 @pytest.mark.parametrize("tuner", ["default", "default-blind", "estimate"])

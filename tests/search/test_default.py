@@ -1,4 +1,4 @@
-"""Tests the default tuner where its beliefs are wrong, and where many configs are one program."""
+"""Tests the default tuner with wrong estimates, and with many configs that give one program."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PYNQ = VtaSpec.load("vta-pynq")
 
 
 class Misled(VtaTarget):
-    """A target whose estimates are wrong.
+    """A target with wrong estimates.
 
-    They take schedules with a single reduction step for three times slower than they are.
+    They are three times too high for schedules with a single reduction step.
     """
 
     def estimate(self, workload: Workload, configs: Configs) -> Features:

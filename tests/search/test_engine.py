@@ -1,4 +1,4 @@
-"""Tests the one loop: on a target that gives other numbers each time, and with threads."""
+"""Tests the tuning loop on a noisy target and with several threads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class NoisyTarget(ToyTarget):
-    """Counts no cycles and repeats every measurement three times, with other results each."""
+    """A target without cycle counts. Each measurement has three repeats, which differ."""
 
     deterministic = False
 
@@ -174,14 +174,17 @@ def test_libraries_have_their_threads_back_when_the_last_user_is_done() -> None:
 
 
 def _most_threads() -> int:
-    """Of BLAS: OpenMP has a limit for every thread, and libraries loaded since are not known."""
+    """Return the largest thread count of the BLAS libraries.
+
+    OpenMP is left out, because its limit applies per thread and not to libraries loaded later.
+    """
     blas = (pool for pool in threadpool_info() if pool["user_api"] == "blas")
     return max((int(pool["num_threads"]) for pool in blas), default=1)
 
 
 @pytest.mark.parametrize("seed", [0, 7])
 def test_other_numbers_each_time_are_no_reason_to_propose_otherwise(seed: int) -> None:
-    """A tuner that learns nothing makes the same trials."""
+    """A tuner that learns nothing must propose the same trials in each run."""
     runs = [
         [
             done.configs.tolist()

@@ -1,4 +1,4 @@
-"""Tests the expected gain of a workload's next round, from its rounds alone."""
+"""Tests the expected gain of a workload's next round, predicted from its past rounds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilewright.search.expected_gain import (
 from tilewright.targets.features import Features
 
 Rounds = list[list[int | None]]
-"""Cycles a trial, None for one that is not valid."""
+"""Cycles of each trial by round, with None for an invalid trial."""
 
 rounds = st.lists(
     st.lists(st.none() | st.integers(1, 1 << 40), min_size=1, max_size=9), min_size=1, max_size=9

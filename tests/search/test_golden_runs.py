@@ -1,4 +1,4 @@
-"""Checks that equal seeds give the trials, and equal configs the programs, they gave before."""
+"""Checks that seeds give the recorded trials, and configs the recorded programs."""
 
 from __future__ import annotations
 

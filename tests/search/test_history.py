@@ -1,4 +1,4 @@
-"""Tests what a tuner makes of measurements that differ from one to the next."""
+"""Tests how tuners use repeated measurements that differ from each other."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def task_of(tuner: str, target: NoisyTarget) -> GivenTask:
 
 
 def test_the_variance_of_a_median_is_estimated_from_its_repeats() -> None:
-    """Over trials of 5 repeats with two kinds of noise, against medians that were drawn anew."""
+    """The estimates from 5 repeats are compared with the variance of many drawn medians."""
     rng = np.random.default_rng(0)
     for spread in (0.02, 0.3):
         repeats = np.exp(rng.normal(0.0, spread, (2000, 5)))
@@ -58,7 +58,7 @@ def test_a_restless_trial_is_told_from_a_quiet_one_and_few_repeats_borrow() -> N
     assert variance[20] > 100 * np.median(variance[:20])
     assert (variance[21:] > 0).all()
     assert np.isfinite(variance).all()
-    assert variance[22] == variance[21]  # of none and of one nothing is known but the others'
+    assert variance[22] == variance[21]  # without two repeats, the variance of the others is used
 
 
 def test_without_repeats_nothing_is_known() -> None:
@@ -93,7 +93,7 @@ def test_a_history_of_a_target_that_repeats_nothing_is_as_it_was() -> None:
 def test_the_surrogate_is_told_and_the_goal_is_what_it_believes(
     tuner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The incumbent lies above the luckiest trial, and is no trial's figure."""
+    """The incumbent is a prediction of the surrogate, higher than the luckiest measured trial."""
     from tilewright.models.gaussian import GaussianProcess
 
     goals: list[float] = []

@@ -1,4 +1,4 @@
-"""Tests how `ml2tuner` chooses what it compiles and what it measures."""
+"""Tests how the tuner `ml2tuner` chooses the configs that it compiles and measures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def task_of(**options: object) -> GivenTask:
 
 
 def after_rounds(task: GivenTask, rounds: int = 1, session: Session | None = None) -> Session:
-    """Return the session after some more rounds, with models that have seen all of them."""
+    """Run some more rounds. Return the session with models that were trained on all of them."""
     session = session or Session.start(task)
     for _ in range(rounds):
         done = tune_round(RUN, task, session, 8)

@@ -1,4 +1,4 @@
-"""Checks that published ML²Tuner's random share of a batch is measured whatever its models say."""
+"""Tests the published variant of ML²Tuner, such as the random share of its batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BEST = 0.1
 
 
 def share_outside_the_best(tuner: str, explore: float, rounds: int = 8, n: int = 8) -> float:
-    """Share of measured configs that P ranked behind its best tenth of what was untried."""
+    """Return the fraction of measured configs outside Model P's best tenth of untried configs."""
     target = make_target("vta-pynq", "unchecked")
     problem = problem_of(target, WORKLOAD, 0)
     run = LocalRunner()
@@ -46,7 +46,7 @@ def share_outside_the_best(tuner: str, explore: float, rounds: int = 8, n: int =
 
 @pytest.mark.parametrize("tuner", ["ml2tuner-published", "p+v", "p+a", "p"])
 def test_half_of_the_batch_is_random_where_half_is_asked_for(tuner: str) -> None:
-    # Nine in ten random configs lie behind the best tenth; 64 places, half of them random.
+    # Nine of ten random configs are outside the best tenth. Half of 64 slots are random.
     assert 0.3 < share_outside_the_best(tuner, explore=0.5) < 0.6
 
 

@@ -1,4 +1,4 @@
-"""Checks that the inputs of explorers' models are named, and are those of their choices."""
+"""Checks that the input columns of tuners' models are named and hold the values of those names."""
 
 from __future__ import annotations
 

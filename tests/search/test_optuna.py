@@ -1,4 +1,4 @@
-"""Tests Optuna's TPE as a tuner: what goes into its study, and what it makes of it."""
+"""Tests Optuna's TPE sampler as a tuner: the trials that its study gets, and its proposals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROBLEM = Problem(WORKLOAD, SPACE)
 
 
 def _history(rng: np.random.Generator, trials: int) -> History:
-    """Trials of which those with a small first knob are fast, and odd last knobs are invalid."""
+    """Return trials in which a small first knob is fast and an odd last knob is invalid."""
     configs = SPACE.unravel(rng.choice(SPACE.size, trials, replace=False))
     valid = configs[:, 2] % 2 == 0
     status = np.where(valid, "valid", "run_error").astype(object)
@@ -80,7 +80,7 @@ def test_it_keeps_nothing_between_rounds_and_changes_no_global_state() -> None:
 
 @pytest.mark.slow(seconds=1.5)
 def test_it_beats_random_where_half_is_invalid() -> None:
-    """Mean of the log of the best after 40 trials, over 12 seeds."""
+    """The score is the mean log of the best latency after 40 trials, over 12 seeds."""
     best = {
         name: np.mean([
             np.log(list(tune(ToyTarget(), WORKLOAD, make_explorer(name), trials=40, seed=seed))

@@ -1,4 +1,4 @@
-"""Tests what a workload of a run learns from the workloads that were tuned before."""
+"""Tests tuners that learn from workloads tuned earlier in the same run."""
 
 from __future__ import annotations
 

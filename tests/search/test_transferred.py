@@ -1,4 +1,4 @@
-"""Checks that a model that learned elsewhere is believed as far as it has been right."""
+"""Tests transferred models: their weight follows from how well they predicted this run's trials."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def test_one_that_says_the_opposite_is_not(n: int, seed: int) -> None:
 def test_it_is_believed_less_the_more_trials_contradict_it() -> None:
     said = np.random.default_rng(3).normal(size=256)
     told = [weight_of(believed(said[:n], 1.0), 0.2 * said[:n]) for n in (1, 4, 16, 256)]
-    assert told[0] == 1.0  # nothing to compare yet
+    assert told[0] == 1.0  # one trial cannot contradict the model
     assert told[1] > told[2] > told[3]
     assert told[3] == pytest.approx(0.2, abs=0.02)
 
 
 @cache
 def _truth(workload: Workload) -> dict[int, float]:
-    """log2 cycles of all valid configs by flat index."""
+    """Return log2 of the cycles of all valid configs, by flat index."""
     lowered, measured = PYNQ.enumerate(workload)
     flat = PYNQ.space(workload).ravel(lowered.configs)
     valid = measured.valid
@@ -64,7 +64,10 @@ def _truth(workload: Workload) -> dict[int, float]:
 
 
 def _regrets(sign: float, seed: int) -> list[float]:
-    """Regret after every batch of 8 with a model that knows the truth times `sign`."""
+    """Return the regret after every batch of 8.
+
+    The transferred model knows the true latencies, times `sign`.
+    """
     truth = _truth(LAYER)
     setting = make_task(PYNQ, LAYER, make_explorer("default-blind"), seed)
     space = setting.problem.space
@@ -111,10 +114,10 @@ LARGE = parse_workload("conv2d:n=1,c=240,h=14,w=14,o=80,k=1")
 
 
 def _asked_about(sign: float) -> tuple[GivenTask, list[int]]:
-    """Return a task with a large space, a model, and a list of how many configs it was asked about.
+    """Return a task with a large space and a transferred model, and a list of the model's queries.
 
-    The model prefers even knobs, or odd ones. The list has an entry per question before
-    compilation.
+    The model prefers even or odd knobs, depending on `sign`. The list has the number of configs of
+    each query before compilation.
     """
     setting = make_task(PYNQ, LARGE, make_explorer("default-blind"), 0)
     asked: list[int] = []
@@ -134,7 +137,7 @@ def test_of_a_large_space_it_is_asked_about_a_part_once() -> None:
     space = PYNQ.space(LARGE)
     assert space.size > 50_000
     propose_batch(LocalRunner(), task, session, 4)
-    assert 3500 < asked[0] <= 4096  # nothing twice
+    assert 3500 < asked[0] <= 4096  # no config twice
     screened = space.unravel(_beliefs(task, session).screened_indices)
     assert len(screened) == 2048
     assert (
@@ -150,7 +153,7 @@ def test_a_round_asks_it_three_times_at_most_about_what_is_not_compiled() -> Non
     session = unwrap(tune_round(LocalRunner(), task, Session.start(task), 4)).session
     before = len(asked)
     tune_round(LocalRunner(), task, session, 4)
-    questions = asked[before:]  # of trials and failures, new draws, what is compiled
+    questions = asked[before:]  # trials and failures, new draws, compiled programs
     assert 1 <= len(questions) <= 3
     near = 8 * sum(PYNQ.space(LARGE).cardinalities)
     assert sum(questions) < 8 + 4096 + near + 96, "more than of a model that is not believed"

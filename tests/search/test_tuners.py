@@ -1,4 +1,4 @@
-"""Checks every registered tuner by the contract of `evaluation.tuner_conformance`."""
+"""Checks every registered tuner against the contract in `evaluation.tuner_conformance`."""
 
 import pytest
 
@@ -18,7 +18,8 @@ SLOW = {
     ]
 }
 OPTIONS = {name: {"batch": 8} for name in ("default", "default-blind", "ml2tuner")}
-"""Rounds of two trials would take four times as long, and show nothing more."""
+"""Larger batches for slow tuners. Rounds of two trials would take four times as long and test
+nothing more."""
 
 
 @pytest.mark.parametrize("check", CHECKS)

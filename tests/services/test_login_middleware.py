@@ -1,4 +1,4 @@
-"""Attacks on the servers of one user: on Prefect by its own settings, on MLflow behind the guard.
+"""Attacks the servers of one user: Prefect with its own login, and MLflow behind the login guard.
 
 All requests go through real sockets.
 """
@@ -47,7 +47,7 @@ PREFECT_ROUTES = (
     "/api/version", "/api/admin/version", "/api/admin/settings", "/api/flow_runs/filter",
     "/api/csrf-token", "/api/nothing",
 )  # fmt: skip
-"""Routes of Prefect's API. The pages themselves contain no data and are open."""
+"""Routes of Prefect's API. The pages themselves contain no data and need no login."""
 MLFLOW_ROUTES = (
     "/", "/health", "/version", "/server-info", "/static-files/index.html", "/graphql",
     "/api/2.0/mlflow/experiments/search", "/ajax-api/2.0/mlflow/experiments/search",
@@ -59,7 +59,7 @@ WRITE = "/api/2.0/mlflow/experiments/create"
 
 @dataclass(frozen=True)
 class Pages:
-    """Both servers of a workspace, up."""
+    """Both running servers of a workspace."""
 
     workspace: Workspace
     credentials: Credentials
@@ -67,7 +67,7 @@ class Pages:
     mlflow: str
 
     def client(self, server: str, **headers: str) -> httpx.Client:
-        """Return a client that sends these headers and no others."""
+        """Return a client that sends exactly these headers."""
         return httpx.Client(base_url=getattr(self, server), headers=headers, timeout=ANSWER_SECONDS)
 
     @property
@@ -125,8 +125,8 @@ def test_prefect_answers_with_the_whole_secret_only(pages: Pages) -> None:
 def test_prefect_lets_no_page_of_another_origin_read(pages: Pages) -> None:
     """A page of another origin cannot read an answer of Prefect, even if it knows the secret.
 
-    A browser sends no login for such a page by itself, because Prefect's pages keep the login in
-    their own storage.
+    A browser does not send the login for such a page by itself, because Prefect's pages keep the
+    login in their own storage.
     """
     with pages.client("prefect", **pages.credentials.headers) as client:
         for origin in EVIL, "null", "http://127.0.0.1:1":
@@ -237,7 +237,7 @@ def test_mlflow_refuses_another_name_even_with_the_secret(pages: Pages, host: st
 def test_a_page_of_another_origin_is_refused_even_with_the_secret(
     pages: Pages, origin: str
 ) -> None:
-    """MLflow itself would allow a page of any port of this machine."""
+    """MLflow alone would allow a page from any port of this machine."""
     own = httpx.URL(pages.mlflow).netloc.decode()
     headers = {**pages.credentials.headers, "Origin": origin.format(own=own)}
     with pages.client("mlflow") as client:
@@ -253,7 +253,10 @@ def test_a_page_of_another_origin_is_refused_even_with_the_secret(
 def test_a_page_elsewhere_embeds_nothing_though_the_cookie_comes_along(
     pages: Pages, site: str
 ) -> None:
-    """A cookie is sent to every port of a machine, so another user's page there has it sent."""
+    """Browsers send a cookie to every port of a host.
+
+    The cookie therefore also accompanies requests from another user's page on this host.
+    """
     cookie = f"{pages.credentials.cookie}={pages.credentials.key}"
     with pages.client("mlflow", **{"Cookie": cookie, "Sec-Fetch-Site": site}) as browser:
         for mode, dest in [("no-cors", "script"), ("no-cors", "image"), ("navigate", "iframe")]:
@@ -270,12 +273,12 @@ def test_mlflow_has_no_socket_to_enter(pages: Pages) -> None:
     assert talk(url, auth("x"), additional_headers=pages.credentials.headers) in (403, 1008)
 
 
-# -- both ----------------------------------------------------------------------------------------
+# -- both servers --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("server", ["prefect", "mlflow"])
 def test_pages_may_ask_no_other_machine(pages: Pages, server: str) -> None:
-    """`tests/browser` sees a browser keep to it."""
+    """`tests/browser` checks that a real browser obeys this policy."""
     with pages.client(server, **pages.credentials.headers) as client:
         policy = client.get("/").headers["content-security-policy"]
     assert "connect-src 'self' " in policy
@@ -283,7 +286,7 @@ def test_pages_may_ask_no_other_machine(pages: Pages, server: str) -> None:
 
 
 def talk(url: str, first: object = None, subprotocol: str = "prefect", **options: object) -> object:
-    """What comes back: the HTTP status of a refusal, the code of an end, or an answer."""
+    """Open a WebSocket. Return the HTTP status of a refusal, a close code, or an answer."""
 
     async def once() -> object:
         protocols = [Subprotocol(subprotocol)] if subprotocol else None
@@ -309,7 +312,7 @@ def auth(token: object) -> dict[str, object]:
 SUCCESS = {"type": "auth_success"}
 
 
-# -- our own clients ---------------------------------------------------------------------------
+# -- clients of this project -------------------------------------------------------------------
 
 LOG = """
 import sys
@@ -348,13 +351,13 @@ def test_a_command_finds_the_servers_of_its_workspace(pages: Pages) -> None:
 
 
 def test_a_server_that_asks_for_no_login_is_not_told_the_secret(pages: Pages) -> None:
-    """Prefect answers to everybody whether it is healthy."""
+    """Prefect's health route answers everybody."""
     assert not opens_local_server(f"{pages.prefect}/api/health", pages.credentials)
 
 
 @contextmanager
 def listener_of_nobody() -> Iterator[int]:
-    """A socket on which another user of this machine listens; its port."""
+    """Yield the port of a socket on which another user of this machine listens."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""Checks that MLflow's database is there whole or not at all."""
+"""Checks that MLflow's database is created completely or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the page that `tilewright ui` opens MLflow on, from a real server."""
+"""Tests the MLflow page to which `tilewright ui` links, with a real server."""
 
 from __future__ import annotations
 

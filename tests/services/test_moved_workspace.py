@@ -1,4 +1,4 @@
-"""Checks that a moved workspace finds its files where it now is."""
+"""Checks that a workspace still finds its files after it was moved."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from tilewright.services.workspace import Workspace
 
 
 def _made(workspace: Path, place: str) -> Path:
-    """A database with an experiment, a run and a model there, and one experiment elsewhere."""
+    """Make an MLflow database with an experiment, a run and a model at `place`.
+
+    A second experiment keeps its files elsewhere.
+    """
     (workspace / "mlflow" / "artifacts").mkdir(parents=True)
     database = workspace / "mlflow" / "mlflow.db"
     provide_mlflow_database(database)
@@ -58,7 +61,7 @@ def test_it_names_its_new_place(tmp_path: Path, how: object) -> None:
 
 @pytest.mark.slow(seconds=4)
 def test_mlflow_finds_files_of_earlier_runs_then_and_not_without(tmp_path: Path) -> None:
-    """What breaks without `relocate_artifacts`."""
+    """Without `relocate_artifacts`, MLflow does not find the files."""
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 

@@ -1,4 +1,4 @@
-"""Checks that links follow a workspace's ports."""
+"""Checks that links use the ports of their workspace."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     for name in ("PREFECT_UI_URL", "PREFECT_API_URL", "MLFLOW_TRACKING_URI", "MLFLOW_UI_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(urls, "is_taken", lambda port: False)  # whatever runs on this machine
+    monkeypatch.setattr(urls, "is_taken", lambda port: False)  # ignore other programs
     monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()
     return Workspace(tmp_path / "home")
 
 
 def another(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, name: str) -> Workspace:
-    """A workspace beside the first, which is in force from now on."""
+    """Make another workspace next to the first one and activate it."""
     root = workspace.root.with_name(name)
     root.mkdir(exist_ok=True)
     monkeypatch.setenv("TILEWRIGHT_HOME", str(root))
@@ -45,7 +45,7 @@ def another(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, name: str) ->
 def test_each_workspace_of_a_user_has_ports_of_its_own(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also before the pages were up for the first time: links that are printed then stay right."""
+    """The ports are reserved before the pages are first served, so printed links stay valid."""
     first = {server: page_address(server) for server in DEFAULTS}
     other = another(workspace, monkeypatch, "other")
     second = {server: page_address(server) for server in DEFAULTS}
@@ -83,7 +83,7 @@ def test_links_name_the_default_ports_at_first_then_those_used_last(workspace: W
     )
     remember_addresses(
         workspace, prefect=f"http://{LOOPBACK}:4303"
-    )  # of `serve`, which shows no MLflow
+    )  # as `serve` does, which has no MLflow page
     assert urls.flow_run_url("f") == f"http://{LOOPBACK}:4303/runs/flow-run/f"
     assert urls.mlflow_run_url("1", "r").startswith(f"http://{LOOPBACK}:5302/#/experiments/1/runs/")
     assert (port_or_last(None, PREFECT), port_or_last(None, MLFLOW)) == (4303, 5302)
@@ -111,13 +111,13 @@ def test_pages_elsewhere_are_not_remembered(workspace: Workspace) -> None:
 def test_servers_that_the_user_names_are_linked_to(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PREFECT_UI_URL", "")  # put back at the end
+    monkeypatch.setenv("PREFECT_UI_URL", "")  # restored at the end
     monkeypatch.delenv("PREFECT_UI_URL")
     urls.name_prefect_pages("http://me:secret@prefect.example:4200/api")
     assert urls.flow_run_url("f") == "http://prefect.example:4200/runs/flow-run/f"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:secret@mlflow.example/")
     assert urls.mlflow_run_url("1", "r").startswith("https://mlflow.example/#/experiments/1/")
-    monkeypatch.setenv("MLFLOW_UI_URL", "https://pages.example")  # a browser's way to them
+    monkeypatch.setenv("MLFLOW_UI_URL", "https://pages.example")  # the address for browsers
     assert urls.mlflow_run_url("1", "r").startswith("https://pages.example/#/experiments/1/")
 
 

@@ -1,6 +1,6 @@
-"""Checks that settings that the user exported are used, and nobody else's.
+"""Checks that exported Prefect and MLflow settings are used, but not those of the folder.
 
-`tests/reliability/test_hostile_folder.py` tests folders that mean harm.
+`tests/reliability/test_hostile_folder.py` tests folders that were prepared by an attacker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks that a workspace belongs to its user, and nobody else can write to it."""
+"""Checks that a workspace belongs to one user, and no other user can write to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that the server of a person's Prefect profile is used, if the profile is theirs."""
+"""Checks that the server of the user's active Prefect profile is used unless one is exported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEAM = {"PREFECT_API_URL": "http://prefect.example/api", "PREFECT_API_KEY": "sec
 
 
 def shown(home: Path, **variables: str) -> list[object]:
-    """What is found in a person's home, in a process of its own."""
+    """Return the profile settings that a new process finds in a home folder."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
     done = subprocess.run(
         [sys.executable, "-c", SHOW], env=kept | {"HOME": str(home)} | variables,

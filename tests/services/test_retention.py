@@ -1,4 +1,4 @@
-"""Tests what a workspace forgets: cached stages that nothing finds again, and free pages."""
+"""Tests the cleaning of a workspace: old cached stages, and free pages of databases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.services.workspace import Workspace
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
-    """One with files `old` and `new` in its cache, both of 40 days ago."""
+    """Return a workspace with the cached files `old` and `new`, both 40 days old."""
     workspace = Workspace(tmp_path / "workspace")
     for name in ("old", "new"):
         path = workspace.cache / "stage" / name
@@ -28,7 +28,7 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 def read(path: Path) -> None:
-    """Date a file as a disk does that is read."""
+    """Update the access time of a file, as reading it does."""
     os.utime(path, (time.time(), path.stat().st_mtime))
 
 

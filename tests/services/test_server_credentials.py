@@ -1,4 +1,4 @@
-"""Checks that a workspace's secret is known to its user alone, and nobody can bring one along."""
+"""Checks that only the user knows a workspace's secret, and that a planted secret is not used."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_a_server_that_does_not_start_is_one_message_with_its_log(tmp_path: Path
 
 
 def _slow(port: int, begin: str) -> list[str]:
-    """A server that does something first."""
+    """Return the command of an HTTP server that first runs the code `begin`."""
     serve = "import runpy; runpy.run_module('http.server', run_name='__main__')"
     code = f"import sys, time; sys.argv[1:] = ['--bind', '{LOOPBACK}', '{port}']; {begin}; {serve}"
     return [sys.executable, "-c", code]
@@ -79,7 +79,7 @@ def _slow(port: int, begin: str) -> list[str]:
 def test_a_server_that_works_is_waited_for_longer_than_one_that_does_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Time by the clock does not count: a busy machine gives little of it to everybody."""
+    """The limit is on idle time, not on elapsed time, because a busy machine slows everybody."""
     monkeypatch.setattr("tilewright.services.server_process.IDLE_LIMIT_SECONDS", 1.0)
     monkeypatch.setattr("tilewright.services.server_process.LOOK_SECONDS", 0.1)
     url = f"http://{LOOPBACK}:{(port := free_port())}/"

@@ -1,11 +1,10 @@
-"""Simulates every register of VTA's control, clock by clock.
+"""Simulates VTA's control logic register by register, one clock cycle at a time.
 
-This simulator is the ground truth of the cycle simulator.
-
-Written for comparison, not for speed: it follows the Chisel modules (Fetch, Load, Compute, Store,
-TensorLoad with GenVMECmd and ZeroPadding, VME, VTAMemDPI) register by register and shares no
-reasoning with `targets.vta.timing`, which jumps from event to event. GEMM, ALU and STORE, which
-depend on nothing but their own fields, are counters.
+This simulator is the ground truth for the cycle simulator. It is written for comparison, not for
+speed. It follows the Chisel modules (Fetch, Load, Compute, Store, TensorLoad with GenVMECmd and
+ZeroPadding, VME, VTAMemDPI) and shares no code with `targets.vta.timing`, which jumps from event to
+event. GEMM, ALU and STORE are modelled as counters, because their cycles depend only on their own
+instruction fields.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from numpy.typing import NDArray
 
 Registers = NDArray[np.int64]
 uncounted = nb.njit(cache=True, _nrt=False)
-"""Counts no references to arrays: a cycle is dozens of calls that hand all registers on."""
+"""Numba decorator without reference counting, because each cycle passes all registers to dozens of
+functions."""
 
 FETCH, UOP_PORT, INP_PORT, WGT_PORT, ACC_PORT = range(5)
 IDLE, SYNC, EXE = range(3)
@@ -26,32 +26,35 @@ PAD_IDLE, PAD_TOP, PAD_LEFT, PAD_RIGHT, PAD_BOTH, PAD_SKIP, PAD_BOTTOM = range(7
 NEVER_FINISHES, UNDECODABLE, TOO_LONG = -1, -2, -3
 TOTAL, RD_BEATS, RD_BURSTS, WR_BEATS, WR_BURSTS, OVERFLOW = range(6)
 
-# registers of one load engine
+# Indices of the registers of one load engine.
 (
     BUSY, COMMANDS_DONE, ROW, ROW_ADDRESS, ADDRESS, REMAINING, PAD_ROWS, IN_FLIGHT,
     PAD_STATE, PAD_ROW, PAD_COLUMN, INSTRUCTION, STARTED, ENGINE_REGISTERS,
 ) = range(14)  # fmt: skip
-# of the fetch unit; FETCHED counts instructions of earlier batches, LEFT those in the local memory
+# Indices of the fetch unit's registers. FETCHED counts the instructions of earlier batches, and
+# LEFT counts those in the local memory.
 (
     FETCHED, BATCH_SIZE, FETCH_STATE, WORDS, LEFT, NEXT, POSITION, END, FETCH_IN_FLIGHT,
     FETCH_COMMANDS_DONE, PAUSE, PIPE_COUNT, MOVING, FETCH_REGISTERS,
 ) = range(14)  # fmt: skip
 COMMAND, READ, DRAIN, DONE = range(4)
-"""States of the fetch unit; a wide one reads without a command state."""
-# of the memory: who gets the beat of this cycle, and of the two before
+"""States of the fetch unit. With a wide bus, it reads without the state COMMAND."""
+# Indices of the memory's registers, among them the ports that get the beats of this cycle and of
+# the two cycles before.
 (
     TAGS, FIFO_HEAD, FIFO_COUNT, LATENCY, SERVED, SERVING, DATA_AT, WRITE_AT, MEMORY_REGISTERS,
 ) = range(9)  # fmt: skip
 FIFO = 512
 MOVED, FINISHED, STARTED_LOAD, STARTED_COMPUTE, SIGNALS = range(5)
-"""Of this cycle: whether any register changed; the cycle of FINISH, or -1; the read ports that the
-load and the compute module start, or -1."""
+"""Signals of the current cycle: whether any register changed, the cycle of FINISH or -1, and the
+read ports that the load and compute modules start, or -1."""
 
 
 class Ports(NamedTuple):
-    """Sizes of each read port, int64 (5,).
+    """Constants of each read port, int64 (5,).
 
-    Holds the bytes of an element, and the number of values of a counter of beats in flight.
+    `element` is the number of bytes per element. `flight_modulus` is the number of values of the
+    counter of beats in flight.
     """
 
     element: Registers
@@ -59,7 +62,10 @@ class Ports(NamedTuple):
 
 
 class Circuit(NamedTuple):
-    """All registers, int64; those of modules are (3,), of semaphores (4,), of ports (5, …)."""
+    """All registers of the machine, int64.
+
+    Module registers have the shape (3,), semaphores (4,), and port registers (5, …).
+    """
 
     state: Registers
     next_state: Registers
@@ -99,7 +105,7 @@ def _ceil_log2(value):
 
 @uncounted
 def _port_of(lo):
-    """The read port of an instruction that reads memory, or -1."""
+    """Return the read port of a LOAD instruction, or -1 for other instructions."""
     if _field(lo, 0, 3) != 0:
         return -1
     memory = _field(lo, 7, 3)
@@ -112,7 +118,7 @@ def _port_of(lo):
 
 @uncounted
 def _module(lo, hi, lay):
-    """0 load, 1 compute, 2 store, -1 not decodable."""
+    """Return the module that runs an instruction: 0 load, 1 compute, 2 store, -1 undecodable."""
     opcode, memory = _field(lo, 0, 3), _field(lo, 7, 3)
     if opcode == 0:
         return -1 if memory > 3 else 0 if memory in (1, 2) else 1
@@ -132,7 +138,7 @@ def _loop_iterations(lo, hi, lay):
     end = _field(lo if lay.uop_end < 64 else hi, lay.uop_end, lay.uop_index_bits + 1)
     out = _field(lo if lay.iter_out < 64 else hi, lay.iter_out, 14)
     inner = _field(lo if lay.iter_in < 64 else hi, lay.iter_in, 14)
-    # the counters run from begin until they equal end - 1
+    # The counters run from begin to end - 1.
     count, index = 1, bgn
     while index != (end - 1) % (1 << (lay.uop_index_bits + 1)):
         index = (index + 1) % (1 << (lay.uop_index_bits + 1))
@@ -142,7 +148,7 @@ def _loop_iterations(lo, hi, lay):
 
 @uncounted
 def _store_cycles(lo, hi, machine, counters):
-    """Execute cycles of a STORE, burst by burst; 0 if it never ends."""
+    """Return the execution cycles of a STORE, added burst by burst, or 0 if it never ends."""
     bus, window = machine.bus_bytes, machine.bus_bytes * machine.max_burst_beats
     rows, x_size, stride = _field(hi, 0, 16), _field(hi, 16, 16), _field(hi, 32, 16)
     wide = bus >= machine.out_bytes
@@ -191,7 +197,7 @@ def _ports(machine):
 
 @nb.njit(cache=True)
 def _reset(n, insn_address, machine, tokens):
-    """All registers at launch."""
+    """Return all registers in their state at launch."""
     bus = machine.bus_bytes
     engine = np.zeros((5, ENGINE_REGISTERS), np.int64)
     engine[:, COMMANDS_DONE] = 1
@@ -239,7 +245,7 @@ def _begin_cycle(c):
 
 @uncounted
 def _start_head(c, m, t, insns, machine, lay, starts, counters):
-    """An idle module takes the head of its queue, if its tokens are there."""
+    """Let an idle module start the head of its queue, if the required tokens are present."""
     if c.q_count[m] == 0:
         return
     i = c.queue[m, c.q_head[m]]
@@ -286,7 +292,7 @@ def _start_head(c, m, t, insns, machine, lay, starts, counters):
 
 @uncounted
 def _work_on(c, m, t, insns, ends):
-    """A busy module counts down, or waits for its engine; at its end it pushes its tokens."""
+    """Step a busy module: count down or wait for its engine, and push tokens at the end."""
     i = c.current[m]
     lo = insns[i, 0]
     done = False
@@ -335,7 +341,7 @@ def _count_tokens(c, machine):
 
 @uncounted
 def _load_engine(c, p, t, insns, machine, ports, counters):
-    """Commands, data and padding of one port."""
+    """Step the load engine of one port: commands, data and padding."""
     engine = c.engine[p]
     started = p == c.signal[STARTED_LOAD] or p == c.signal[STARTED_COMPUTE]
     if started:
@@ -366,7 +372,7 @@ def _begin_row(engine, base, size, bus):
 
 @uncounted
 def _pad(c, engine, hi, begins, data):
-    """One cycle of ZeroPadding, which writes where no data do."""
+    """Step ZeroPadding by one cycle. It writes zeros around the loaded data."""
     y_size, x_size = _field(hi, 0, 16), _field(hi, 16, 16)
     y_pad_0, y_pad_1 = _field(hi, 48, 4), _field(hi, 52, 4)
     x_pad_0, x_pad_1 = _field(hi, 56, 4), _field(hi, 60, 4)
@@ -391,7 +397,7 @@ def _pad(c, engine, hi, begins, data):
         row += 1
     elif s != PAD_IDLE and not data:
         width = x_pad_0 + x_size + x_pad_1
-        if col == (x_pad_0 - 1 if s == PAD_LEFT else width - 1):  # the line's end
+        if col == (x_pad_0 - 1 if s == PAD_LEFT else width - 1):  # end of the line
             if s == PAD_TOP:
                 col = 0
                 if row == y_pad_0 - 1:
@@ -416,7 +422,7 @@ def _pad(c, engine, hi, begins, data):
 
 @uncounted
 def _read_rows(c, p, hi, data, machine, ports, counters):
-    """One cycle of GenVMECmd: a command, if the client's queue is free; and beats in flight."""
+    """Step GenVMECmd by one cycle: issue a command if the queue is free, and count beats."""
     engine = c.engine[p]
     if engine[BUSY] != 1:
         return
@@ -452,7 +458,7 @@ def _read_rows(c, p, hi, data, machine, ports, counters):
 def _fetch_narrow(c, t, n, machine):
     """Step fetch by one cycle, on buses below 128 bits.
 
-    Returns the instruction at the local memory's end, or -1.
+    Return the instruction at the end of the local memory, or -1.
     """
     f = c.fetch
     if f[FETCH_STATE] == COMMAND and t > 0:
@@ -477,7 +483,7 @@ def _fetch_narrow(c, t, n, machine):
 def _fetch_wide(c, t, n, insn_address, machine):
     """Step fetch by one cycle, on buses of 128 bits and more.
 
-    Returns the instruction at the end of the two registers behind the local memory, or -1.
+    Return the instruction at the end of the two registers after the local memory, or -1.
     """
     f = c.fetch
     f[MOVING] = 0
@@ -532,9 +538,9 @@ def _read_batch(c, machine):
 
 @uncounted
 def _route(c, leaving, insns, machine, lay):
-    """Return the module whose queue takes the instruction that leaves fetch, -1 for none.
+    """Return the module whose queue takes the instruction that leaves fetch, or -1 for none.
 
-    It is `UNDECODABLE` if no module executes the instruction, which is checked before FINISH.
+    Return `UNDECODABLE` if no module runs the instruction. This is checked only before FINISH.
     """
     if leaving < 0:
         return -1
@@ -549,7 +555,7 @@ def _route(c, leaving, insns, machine, lay):
 
 @uncounted
 def _leave_fetch(c, enters, machine):
-    """Moves what lies between the local memory and the queues."""
+    """Advance the registers between the local memory and the queues."""
     f = c.fetch
     if machine.bus_bytes < 16:
         if enters >= 0:
@@ -622,11 +628,21 @@ def _is_reading(c):
 
 @nb.njit(cache=True)
 def step(insns, insn_address, machine, lay, tokens, starts, ends, counters, limit):
-    """Run until nothing moves any more (or for `limit` cycles).
+    """Run a program until no register changes any more, or for `limit` cycles.
 
-    insns: uint64 (n, 2); tokens: int64 (4,) initial l2g, g2l, g2s, s2g; starts, ends: int64 (n,),
-    -1 where it did not happen; counters: int64 (6,). Returns the cycle of FINISH or a negative
-    code.
+    Args:
+        insns: instructions, uint64 (n, 2).
+        insn_address: address of the first instruction in bytes.
+        machine: the machine.
+        lay: layout of the instruction fields.
+        tokens: initial tokens of the queues l2g, g2l, g2s and s2g, int64 (4,).
+        starts: output, start cycle of each instruction, int64 (n,); -1 if it never started.
+        ends: output, end cycle of each instruction, int64 (n,); -1 if it never ended.
+        counters: output, int64 (6,).
+        limit: maximum number of cycles.
+
+    Returns:
+        The cycle of FINISH, or a negative error code.
     """
     ports = _ports(machine)
     c = _reset(insns.shape[0], insn_address, machine, tokens)

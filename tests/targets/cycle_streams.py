@@ -1,4 +1,4 @@
-"""Draws random specifications and random instruction streams for comparing cycle simulators."""
+"""Random specifications and random instruction streams to compare cycle simulators with."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ STYLES = {
 
 
 def random_spec(r: random.Random, small_scratchpads: bool = False) -> VtaSpec:
-    """Blocks, buses, bursts, latencies, tags, queues and counters of every size."""
+    """Draw a specification: blocks, buses, bursts, latencies, tags, queues and counters."""
     small = small_scratchpads
     while True:
         try:
@@ -70,8 +70,8 @@ def random_spec(r: random.Random, small_scratchpads: bool = False) -> VtaSpec:
 class Streams:
     """Generator of random instruction streams for one specification.
 
-    Each stream has a style, its own token habits, and sometimes a mistake (a token that nobody
-    pushed, no rows, no FINISH, an unknown opcode).
+    Each stream has its own style and token habits. Some contain a mistake: a token that is never
+    pushed, a transfer of no rows, a missing FINISH, or an unknown opcode.
     """
 
     r: random.Random
@@ -153,7 +153,7 @@ class Streams:
         return pack_alu(lay, flags, bgn, end, iter_out, iter_in, 1, 2, 1, 2, alu, imm, -3)
 
     def _flags(self, module: int) -> int:
-        """Pops mostly of tokens that an earlier instruction pushes, so that streams run on."""
+        """Draw token flags. Most pops have an earlier push, so that the stream does not hang."""
         flags = 0
         for flag, queue in POPS[module].items():
             there = self.there[queue] > 0 and self.r.random() < self.pop_rate

@@ -1,7 +1,7 @@
-"""Draws layers of every kind that a VTA runs, and schedules of them.
+"""Hypothesis strategies for every kind of layer that a VTA runs, and for their schedules.
 
-`KINDS` has a strategy for each kind. What holds for all of them is tested in
-`test_drawn_schedules.py`, and what is particular to a kind in a file of its own.
+`KINDS` has one strategy per kind. `test_drawn_schedules.py` tests the properties that all kinds
+share; each kind's own properties are tested in a separate file.
 """
 
 from __future__ import annotations
@@ -54,9 +54,11 @@ SQUARE = [
         }
     ),
 ]  # fmt: skip
-"""Machines whose blocks are square: the others bring no pixel to the accumulators as it is."""
+"""Machines with square blocks. Only these can move a pixel unchanged through the GEMM core into the
+accumulators."""
 SCANT = VtaSpec.from_mapping({"LOG_BLOCK": 5, "LOG_WGT_BUFF_SIZE": 14, "LOG_ACC_BUFF_SIZE": 16})
-"""Sixteen weight elements of 128 beats each: weights of most layers pass through as a stream."""
+"""A machine with only sixteen weight elements of 128 beats each, so that most layers stream their
+weights."""
 RESIDUAL_SPECS = [
     PYNQ,
     VtaSpec.load("small"),
@@ -146,13 +148,16 @@ def _epilogue(draw: st.DrawFn, texts: list[str]) -> tuple[EpilogueOp, ...]:
 
 
 def _pads(draw: st.DrawFn, kernel: tuple[int, int]) -> tuple[int, ...]:
-    """Top, left, bottom and right, each less than the kernel."""
+    """Draw the top, left, bottom and right padding, each less than the kernel size."""
     return draw(st.tuples(*[st.integers(0, kernel[a % 2] - 1) for a in range(4)]))
 
 
 @st.composite
 def convolutions(draw: st.DrawFn) -> Workload:
-    """Odd sizes, 1×1 to 7×7 kernels, strides, asymmetric pads, dilation, batches, groups."""
+    """Draw convolutions with odd sizes, kernels up to 7×7, and all kinds of attributes.
+
+    These are strides, asymmetric padding, dilation, batches and groups.
+    """
     kernel = draw(st.tuples(st.integers(1, 7), st.integers(1, 7)))
     groups = draw(st.sampled_from([1, 1, 1, 2]))
     dilation = draw(st.sampled_from([1, 1, 1, 2]))
@@ -170,7 +175,7 @@ def convolutions(draw: st.DrawFn) -> Workload:
 
 @st.composite
 def batched_dense(draw: st.DrawFn) -> Workload:
-    """Rows that fill the machine's batch or do not."""
+    """Draw dense layers whose rows may or may not fill the machine's batch."""
     return Workload(
         "dense", draw(st.integers(2, 70)), draw(st.integers(1, 130)), 1, 1,
         draw(st.integers(1, 130)), post=_epilogue(draw, EPILOGUES),
@@ -179,7 +184,7 @@ def batched_dense(draw: st.DrawFn) -> Workload:
 
 @st.composite
 def residual_layers(draw: st.DrawFn) -> Workload:
-    """Odd sizes, strides, groups of all sizes, batches, dense of several rows."""
+    """Draw layers with a residual: convolutions with groups and batches, and dense layers."""
     text = draw(st.sampled_from(RESIDUAL_EPILOGUES))
     epilogue = parse_epilogue(text.format(k=draw(st.sampled_from(RESIDUAL_SCALES))))
     if draw(st.integers(0, 3)) == 0:
@@ -199,7 +204,7 @@ def residual_layers(draw: st.DrawFn) -> Workload:
 
 @st.composite
 def pools(draw: st.DrawFn) -> Workload:
-    """Windows below, at and above the stride, asymmetric pads, odd sizes, one output or many."""
+    """Draw max-pools with windows below, at and above the stride, and asymmetric padding."""
     kernel = draw(st.tuples(st.integers(1, 6), st.integers(1, 6)))
     stride = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
     pads = _pads(draw, kernel)
@@ -214,10 +219,10 @@ def pools(draw: st.DrawFn) -> Workload:
 
 @st.composite
 def convolutions_with_pools(draw: st.DrawFn) -> tuple[Workload, Pool]:
-    """Draw convolutions with pools.
+    """Draw convolutions with max-pools.
 
-    Windows equal or exceed the stride; pads are asymmetric in front of and behind the sums; sizes
-    are odd; there are groups and batches. Strides may leave fewer sums than a window has.
+    The window is at least as large as the stride. Padding before and after the sums is asymmetric,
+    sizes are odd, and there are groups and batches. There may be fewer sums than a window has.
     """
     kernel = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
     dilation = draw(st.sampled_from([1, 1, 1, 2]))
@@ -226,7 +231,7 @@ def convolutions_with_pools(draw: st.DrawFn) -> tuple[Workload, Pool]:
     stride = tuple(draw(st.integers(1, size)) for size in window)
     pads, behind = _pads(draw, kernel), _pads(draw, window)
     reach = [(k - 1) * dilation + 1 for k in kernel]
-    # as many sums as a window has, at least
+    # at least as many sums as a window has
     least = [reach[0] + window[0] - 1, reach[1] + window[1] - 1]
     height = draw(st.integers(least[0], least[0] + 12))
     width = draw(st.integers(least[1], least[1] + 12))
@@ -239,7 +244,7 @@ def convolutions_with_pools(draw: st.DrawFn) -> tuple[Workload, Pool]:
 
 
 def with_pool(convolution: Workload, pool: Pool) -> Workload:
-    """A convolution whose sums are pooled, if there are as many as a window has."""
+    """Fuse a pool into a convolution. Reject the example if there are too few sums."""
     try:
         return convolution.with_patterns(pool)
     except WorkloadError:
@@ -253,7 +258,7 @@ def pooled_convolutions(draw: st.DrawFn) -> Workload:
 
 
 def _maybe_with_shortcut(draw: st.DrawFn, own: Workload) -> Workload:
-    """With a shortcut in half of the layers that can have one."""
+    """Add a shortcut to half of the layers that can have one."""
     tensors = any(op.kind in ("add", "residual") for op in own.epilogue)
     if own.groups > 1 or tensors or not draw(st.booleans()):
         return own
@@ -263,7 +268,7 @@ def _maybe_with_shortcut(draw: st.DrawFn, own: Workload) -> Workload:
 
 
 def _grouped(draw: st.DrawFn, epilogues: list[str]) -> Workload:
-    """Kernels, strides, groups, batches; images from one pixel to more than a step of tiles."""
+    """Draw convolutions with groups and batches, on images from 1×1 to several tiles."""
     kernel = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
     pads = _pads(draw, kernel)
     groups = draw(st.sampled_from([1, 1, 1, 2, 20]))
@@ -278,7 +283,7 @@ def _grouped(draw: st.DrawFn, epilogues: list[str]) -> Workload:
 
 @st.composite
 def averaged(draw: st.DrawFn) -> Workload:
-    """Convolutions whose results are averaged, maybe with a shortcut."""
+    """Draw convolutions whose outputs are averaged, some with a shortcut."""
     own = _grouped(draw, BEFORE_AVERAGE)
     behind = _epilogue(draw, BEHIND_AVERAGE)
     own = _maybe_with_shortcut(draw, own)
@@ -287,7 +292,7 @@ def averaged(draw: st.DrawFn) -> Workload:
 
 @st.composite
 def leaking(draw: st.DrawFn) -> Workload:
-    """Leaky ReLUs; maybe a shortcut or an average with them."""
+    """Draw layers with a leaky ReLU, some with a shortcut or an average."""
     own = _maybe_with_shortcut(draw, _grouped(draw, LEAKY_EPILOGUES))
     if draw(st.booleans()):
         behind = parse_epilogue("+ 32, >> 6, max -128, min 127")
@@ -299,8 +304,8 @@ def leaking(draw: st.DrawFn) -> Workload:
 def with_shortcuts(draw: st.DrawFn) -> Workload:
     """Draw convolutions with shortcuts.
 
-    Kernel and strides of the convolution vary, as do the strides of the shortcut, whose image may
-    be larger than what its strides read, odd sizes and batches.
+    Kernels, strides and batches vary. The shortcut has its own strides, and its image may be larger
+    than the part that these strides read.
     """
     kernel = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
     pads = _pads(draw, kernel)
@@ -321,10 +326,10 @@ def with_shortcuts(draw: st.DrawFn) -> Workload:
 
 
 class Kind(NamedTuple):
-    """A kind of layer: its layers, the machines that run them, and the spaces of their schedules.
+    """A kind of layer: a strategy for layers, the machines that run them, and their spaces.
 
-    Some layers of a kind that `may_be_refused` have no schedules on machines whose blocks are not
-    square, because they have a residual.
+    If `may_be_refused` is set, some layers have no schedule on machines without square blocks,
+    because they have a residual.
     """
 
     layers: st.SearchStrategy[Workload]
@@ -350,23 +355,23 @@ KINDS = {
 
 
 def drawn_values(lowering: Lowering, seed: int, count: int = 24) -> np.ndarray:
-    """Knob values of random configs, (count, knobs)."""
+    """Draw knob values of random configs, shape (count, knobs)."""
     flat = np.random.default_rng(seed).integers(0, lowering.space.size, count)
     return lowering.space.values(lowering.space.unravel(flat))
 
 
 def accepted(lowering: Lowering, seed: int, count: int = 24) -> np.ndarray:
-    """Knob values, (n, knobs), of those of `count` random configs that lower."""
+    """Return the knob values (n, knobs) of those among `count` random configs that lower."""
     values = drawn_values(lowering, seed, count)
     codes, _ = lowering.counts(values)
     return values[codes == 0]
 
 
 def complaints(lowering: Lowering, values: np.ndarray) -> list[str]:
-    """Return why a program might behave differently elsewhere, or after another program.
+    """Return reasons why a program may behave differently on hardware or after another program.
 
-    Elsewhere: tokens are lost, or data is overwritten too early. After another program: tokens are
-    left over.
+    On hardware, tokens may be lost or data overwritten too early. Another program would be
+    disturbed by leftover tokens.
     """
     program = program_with_data(
         lowering, values, random_tensors(lowering.workload, lowering.machine, 0)

@@ -1,6 +1,6 @@
-"""Compiled encoders of instructions and micro-ops, as kernels call them.
+"""Numba-compiled encoders of instructions and micro-ops, as kernels call them.
 
-They wrap negative numbers as the hardware's fields do.
+Negative numbers wrap around as in the hardware's bit fields.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads the recorded stock compiler: its whole template spaces, its reference schedules."""
+"""Reads recordings of the stock compiler: its complete template spaces and reference schedules."""
 
 from __future__ import annotations
 

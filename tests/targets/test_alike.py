@@ -1,4 +1,4 @@
-"""Checks that configs that are one schedule are lowered and timed once, with the same results."""
+"""Checks that equivalent configs are lowered and timed only once, with unchanged results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVERY_SPEC = [*SPECS, SCANT, *variants(12, 1)]
 
 
 def drawn(lowering: Lowering, seed: int, configs: int = 48) -> np.ndarray:
-    """Knob values, (configs, knobs): neighbours in the knobs behind the tile and the order."""
+    """Draw knob values, shape (configs, knobs). Many share the tile and the loop order."""
     rng, space = np.random.default_rng(seed), lowering.space
     configs_of = space.unravel(rng.integers(0, space.size, configs))
     if len(space.knobs) > 5:
@@ -29,7 +29,7 @@ def drawn(lowering: Lowering, seed: int, configs: int = 48) -> np.ndarray:
 
 
 def same(found: tuple[np.ndarray, ...], plain: tuple[np.ndarray, ...]) -> None:
-    """Codes, counts of what has a program, cycles."""
+    """Check that failure codes, counts of valid programs, and cycles are equal."""
     np.testing.assert_array_equal(found[0], plain[0])
     made = plain[0] == 0
     np.testing.assert_array_equal(found[1][made], plain[1][made])
@@ -113,5 +113,5 @@ def test_rows_are_distinct_if_any_number_is() -> None:
     np.testing.assert_array_equal(values[rows][which], values)
     assert len(rows) == 3
     assert len(distinct(np.zeros((0, 3), np.int64))[0]) == 0
-    far = np.array([[1 << 40, 1 << 40], [1 << 40, 1 << 40]])  # too far apart for one number
+    far = np.array([[1 << 40, 1 << 40], [1 << 40, 1 << 40]])  # too far apart to be packed
     np.testing.assert_array_equal(far[distinct(far)[0]][distinct(far)[1]], far)

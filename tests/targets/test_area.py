@@ -1,4 +1,4 @@
-"""Tests the resource model: exact where the RTL fixes it, ordered where it estimates."""
+"""Tests the area model: exact where the RTL determines it, monotonic where it is an estimate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_default_machine_is_the_unit_and_has_the_bits_of_its_rtl() -> None:
 @pytest.mark.parametrize(
     ("preset", "inputs"),
     [
-        ("vta-pynq", Memory("inp", 2048 * 128, 2, 2048, 64)),  # an element over two banks
+        ("vta-pynq", Memory("inp", 2048 * 128, 2, 2048, 64)),  # an element spans two banks
         ("vta-pynq-128", Memory("inp", 2048 * 128, 1, 2048, 128)),
         ("vta-pynq-512", Memory("inp", 2048 * 128, 4, 512, 128)),  # four elements side by side
     ],

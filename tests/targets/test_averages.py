@@ -1,4 +1,4 @@
-"""Tests convolutions whose results are averaged in the accumulators."""
+"""Tests convolutions whose outputs are averaged in the accumulators."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EPILOGUES = "bias, >> 8, min 127, max 0 | + 2048, >> 12, min 127, max -128"
 @settings(max_examples=60)
 @given(workload=averaged(), seed=st.integers(0, 2**32 - 1))
 def test_the_average_is_that_of_a_depthwise_convolution(workload: Workload, seed: int) -> None:
-    """As a layer of its own has it, behind results that are cut to eight bits."""
+    """The reference is a separate layer that averages the clipped 8-bit results."""
     assert workload.average is not None
     cut = parse_epilogue(">> 9, min 127, max -128")
     together = workload.with_steps((*workload.epilogue, *cut))

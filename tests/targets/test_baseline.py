@@ -1,4 +1,4 @@
-"""Tests the baseline that a user of the stock stack has: with its log, and without any."""
+"""Tests the baseline schedules of the stock stack, with its tuning log and without one."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_stock_stack_compiles_resnet18_with_its_log_and_without(
 
 
 def test_where_the_first_entries_do_not_lower_the_smallest_tiles_that_do_are_taken() -> None:
-    """The pad is wider than a tile of one row, whose window would lie in the padding alone."""
+    """The padding is so wide that a tile of one row would read nothing but padding."""
     spec = _target("vta-pynq").spec
     workload = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=16,k=1,s=1,p=2")
     fallback = fallback_of(workload, spec)
@@ -76,7 +76,7 @@ def test_a_layer_that_no_schedule_fits_has_none() -> None:
 def test_schedules_are_measured_and_verified_in_their_own_space_whichever_target_is_asked(
     space: SpaceName,
 ) -> None:
-    """The extended space keeps the biases of such a layer otherwise than the template does."""
+    """The extended space stores the biases of this layer in another form than the template."""
     spec = _target("vta-pynq").spec
     workload = parse_workload(
         "conv2d:n=1,c=32,h=4,w=4,o=32,k=3,s=1,p=1", "bias, >> 8, min 127, max 0"

@@ -1,4 +1,4 @@
-"""Checks that no schedule beats its bound, on any machine, with any epilogue."""
+"""Checks that no schedule is faster than its lower bound, on any machine, with any epilogue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilewright.targets.workload import Workload, parse_workload
 @given(convolutions(), st.sampled_from(SPECS), st.integers(0, 2**31))
 @settings(max_examples=80)
 def test_no_program_beats_its_schedule_bound(workload: Workload, spec: VtaSpec, seed: int) -> None:
-    """Of schedules drawn evenly, and of those whose bounds are lowest and highest."""
+    """The schedules are random ones, and those with the lowest and highest bounds."""
     target = VtaTarget(spec, "extended")
     try:
         space = target.space(workload)
@@ -39,7 +39,7 @@ def test_no_program_beats_its_schedule_bound(workload: Workload, spec: VtaSpec, 
 
 @pytest.mark.parametrize("epilogue", ["bias, >> 8", "bias, residual 3, >> 8, min 127", ">> 8, add"])
 def test_schedule_bounds_are_near_the_cycles_of_programs(epilogue: str) -> None:
-    """Of a layer with work enough: half of the programs take less than a sixth more."""
+    """For a large layer, half of the programs are less than a sixth above their bounds."""
     target = VtaTarget(VtaSpec.load("vta-pynq"), "extended")
     workload = parse_workload("conv2d:n=1,c=128,h=14,w=14,o=128,k=3,p=1", epilogue)
     space = target.space(workload)
@@ -52,7 +52,7 @@ def test_schedule_bounds_are_near_the_cycles_of_programs(epilogue: str) -> None:
 
 
 def test_the_bound_counts_what_the_roofline_leaves_out() -> None:
-    """A 1×1 layer with few channels: the epilogue is most of the work."""
+    """In a 1×1 layer with few channels, the epilogue is most of the work."""
     workload = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=16,k=1,s=1,p=0", ">> 8, min 127, max 0")
     spec = VtaSpec.load("vta-pynq")
     assert bounds(workload, spec) == {
@@ -78,14 +78,14 @@ def test_a_tensor_that_comes_first_saves_the_reset_and_its_addition() -> None:
      ("add", 8), ("bias, residual 3, add", 8 + 1 + 1), ("bias, >> channel", 2 + 2)],
 )  # fmt: skip
 def test_what_an_accumulator_takes_besides_the_reduction(epilogue: str, cycles: int) -> None:
-    """On a bus that loads an accumulator in eight beats; two input blocks, one shift."""
+    """The bus loads an accumulator in eight beats. The layer has two input blocks and a shift."""
     workload = parse_workload("conv2d:n=1,c=32,h=8,w=8,o=16,k=1", f"{epilogue}, >> 8")
     assert bounds(workload, VtaSpec.load("vta-pynq"))["compute"] == 64 * (2 + cycles + 1)
 
 
 @pytest.mark.parametrize(("preset", "total"), [("vta-pynq", 7_043_456), ("huge", 544_936)])
 def test_the_bound_of_resnet_18_is_the_published_one(preset: str, total: int) -> None:
-    """`docs/evidence/schedule-spaces.md`."""
+    """The values are published in `docs/evidence/schedule-spaces.md`."""
     spec = VtaSpec.load(preset)
     layers = RESNET18.values()
     assert sum(count * bound_cycles(workload, spec) for workload, count in layers) == total

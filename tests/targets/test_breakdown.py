@@ -1,4 +1,4 @@
-"""Tests where the cycles of a program go."""
+"""Tests the breakdown of a program's cycles into compute and waiting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilewright.targets.workload import Workload, parse_workload
 CONVOLUTION = parse_workload("conv2d:n=1,c=64,h=14,w=14,o=64,k=3,s=1,p=1")
 DENSE = parse_workload("dense:n=1,c=512,o=256")
 PROGRAMS = 200
-"""That are looked at."""
+"""Number of random programs that are checked."""
 
 
 @pytest.mark.parametrize("layer", [CONVOLUTION, DENSE], ids=str)
@@ -46,7 +46,7 @@ def test_parts_sum_to_what_the_program_takes(name: str, layer: Workload) -> None
 
 
 def test_a_layer_waits_for_what_its_bound_is_made_of() -> None:
-    """A dense layer of one row reads each weight once; a 3×3 convolution computes."""
+    """A dense layer with one row is bound by reads, and a 3×3 convolution by compute."""
     target = make_target("vta-pynq")
     assert isinstance(target, VtaTarget)
     assert isinstance(target, Bounds)

@@ -1,4 +1,4 @@
-"""Tests garbage collection: a server over SQLite must not wait for its own requests."""
+"""Tests garbage collection beside a server that uses SQLite: neither may wait for the other."""
 
 from __future__ import annotations
 
@@ -55,10 +55,11 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("where", ["beside", ""])
 def test_who_holds_the_file_goes_on_while_garbage_is_looked_for(where: str, tmp_path: Path) -> None:
-    """The holder of the file's lock continues during garbage collection.
+    """The holder of the database lock continues during garbage collection.
 
-    Without a thread of its own, a reader would wait for whoever waits for the file, and the lock
-    would never be released. This is why `collect_beside` exists.
+    The garbage is an unread cursor. Collecting it waits for another statement of its connection,
+    which waits for the lock. If this happened in the event loop, the holder could not release the
+    lock. `collect_beside` therefore collects in a separate thread.
     """
     program = [sys.executable, "-c", LOOP, str(tmp_path / "rows.db"), *filter(None, [where])]
     done = subprocess.run(

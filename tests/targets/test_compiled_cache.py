@@ -1,4 +1,4 @@
-"""Checks that compiled code belongs to the sources it was compiled from."""
+"""Checks that numba's cache folder changes when the kernels' source files change."""
 
 from __future__ import annotations
 

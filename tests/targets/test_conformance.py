@@ -1,4 +1,4 @@
-"""Checks the contract on every target, also in another process, and that broken ones fail it."""
+"""Checks every target against the target contract, and that broken targets violate it."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ TARGETS: dict[str, tuple[Callable[[], Target], Workload]] = {
 
 
 SLOW = {
-    "isolated": pytest.mark.slow(seconds=2),  # processes that are started and killed
-    "vta-pynq unchecked": pytest.mark.slow(seconds=0.6),  # verifies what it measures
+    "isolated": pytest.mark.slow(seconds=2),  # starts and kills processes
+    "vta-pynq unchecked": pytest.mark.slow(seconds=0.6),  # verifies measured programs
 }
 
 
@@ -67,7 +67,7 @@ def test_target_keeps_the_contract(name: str, check: str) -> None:
 
 
 class Forgetful(ToyTarget):
-    """Reveals something about configs that did not compile."""
+    """Broken target that has hidden features for configs that did not compile."""
 
     def lower(self, workload: Workload, configs: np.ndarray) -> Lowered:
         lowered = super().lower(workload, configs)
@@ -76,7 +76,7 @@ class Forgetful(ToyTarget):
 
 
 class Optimist(ToyTarget):
-    """Calls everything valid."""
+    """Broken target that reports all configs as valid."""
 
     def measure(self, lowered: Lowered) -> Measurements:
         measured = super().measure(lowered)
@@ -85,7 +85,7 @@ class Optimist(ToyTarget):
 
 
 class Moody(ToyTarget):
-    """Measures something else every time, and says it does not."""
+    """Broken target that claims to be deterministic but measures other cycles each time."""
 
     calls = 0
 

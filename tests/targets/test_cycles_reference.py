@@ -1,4 +1,4 @@
-"""Compares both simulators with RTL measurements: every start, every end, every beat."""
+"""Compares both cycle simulators with RTL measurements: start and end cycles, memory beats."""
 
 from __future__ import annotations
 

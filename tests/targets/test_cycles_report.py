@@ -1,4 +1,4 @@
-"""Checks that reports, batches and pictures of timed programs say the same thing."""
+"""Checks that reports, batches and plots of timed programs agree with each other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PYNQ = VtaSpec.load("vta-pynq")
 
 
 def programs(count: int) -> list[NDArray[np.uint64]]:
-    """Random streams, some of which never finish."""
+    """Return random streams, some of which never finish."""
     streams = Streams(random.Random(7), PYNQ)
     return [streams.stream(60) for _ in range(count)]
 
@@ -106,7 +106,7 @@ def test_drawn_stalls_are_the_waits_of_the_breakdown() -> None:
             for reason in ("instruction", *QUEUE_NAMES):
                 spans = result.get((unit, reason))
                 drawn = 0 if spans is None else int((spans.ends - spans.begins).sum())
-                if unit != "compute":  # where it waits for two tokens, one is named
+                if unit != "compute":  # if compute waits for two tokens, only one is named
                     assert drawn == spent.get(reason, 0)
                 checked += drawn
     assert checked > 0

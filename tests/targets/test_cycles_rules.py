@@ -1,4 +1,4 @@
-"""Tests single rules of the RTL with figures measured on it, and programs that hang it."""
+"""Tests single timing rules with cycles measured on the RTL, and programs that hang it."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_a_load_overtaken_by_the_next_is_refused() -> None:
     whole = load(INP, 1, 256)
     report = run(whole, FINISHED, spec=spec)
     assert report.early_loads == 1
-    assert length(report) < 512  # it counts 512 beats and takes itself for done before they come
+    assert length(report) < 512  # its counter of 512 beats wraps, so it ends too early
     with pytest.raises(OvertakenLoad):
         run(whole, whole, FINISHED, spec=spec)
 

@@ -1,4 +1,4 @@
-"""Compares the event-driven simulator with the clock-by-clock one, on random streams."""
+"""Compares the event-driven with the clock-by-clock cycle simulator on random streams."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ LENGTHS = (1, 3, 10, 30, 60, 150, 400)
 
 
 def compare(seed: int, small_scratchpads: bool = False) -> int:
-    """Three streams on one machine; the number of loads that ended before their data arrived."""
+    """Compare both simulators on three streams of one machine.
+
+    Returns:
+        The number of loads that ended before their data arrived.
+    """
     r = random.Random(seed)
     spec = random_spec(r, small_scratchpads)
     sim, streams = simulator_of(spec), Streams(r, spec)

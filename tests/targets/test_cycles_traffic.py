@@ -1,4 +1,4 @@
-"""Checks that beats and bursts are counted in full where they fill the words of their sums."""
+"""Checks that the counts of memory beats and bursts do not overflow their packed words."""
 
 from __future__ import annotations
 
@@ -24,18 +24,21 @@ PYNQ = VtaSpec.load("vta-pynq")
 OUT = 4
 LONGEST = 65535
 BYTES = {INP: PYNQ.machine.inp_bytes, ACC: PYNQ.machine.acc_bytes, OUT: PYNQ.machine.out_bytes}
-MANY_ROWS = 4096  # of ACC: just as many beats as can be packed
+MANY_ROWS = 4096  # of ACC: exactly as many beats as can be packed
 FINISHED = (FINISH, 0)
 
 
 def transfer(opcode: int, memory: int, rows: int, flags: int = 0) -> tuple[int, int]:
-    """One of the longest rows, close together, the first at address 0."""
+    """Return a transfer of the longest possible rows, stored contiguously from address 0."""
     lo, hi = pack_memory(opcode, flags, memory, 0, 0, rows, LONGEST, LONGEST, 0, 0, 0, 0)
     return int(lo), int(hi)
 
 
 def traffic(memory: int, rows: int) -> tuple[int, int]:
-    """Its beats and bursts, row by row: of the bus words it touches, those of each window."""
+    """Compute the beats and bursts of a transfer, row by row.
+
+    A row takes one beat per touched bus word and one burst per window of the maximum burst size.
+    """
     machine = PYNQ.machine
     window = machine.bus_bytes * machine.max_burst_beats
     row_bytes, beats, bursts = LONGEST * BYTES[memory], 0, 0
@@ -52,7 +55,7 @@ def timed(*insns: tuple[int, int]) -> tuple[CycleReport, NDArray[np.uint64]]:
 
 
 def read(report: CycleReport) -> tuple[int, int]:
-    """Beats and bursts of all but the one batch of instructions."""
+    """Return the beats and bursts of a report without those of the instruction fetch."""
     return report.read_beats - 2 * len(report.insns), report.read_bursts - 1
 
 
@@ -77,7 +80,7 @@ def test_loads_one_after_the_other(rows: int) -> None:
 
 
 def test_a_load_whose_beats_were_emptied_is_joined() -> None:
-    """The sum is emptied with the beats of a load that another one then joins."""
+    """The packed counter is emptied together with a load's beats, and then another load joins."""
     first = transfer(LOAD, ACC, MANY_ROWS, PUSH_PREV)
     second, third = transfer(LOAD, INP, 100, POP_NEXT), transfer(LOAD, ACC, 3)
     report, _ = timed(first, second, third, FINISHED)

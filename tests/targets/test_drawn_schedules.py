@@ -1,4 +1,4 @@
-"""Tests random schedules of every kind of layer: results, streams and bounds."""
+"""Tests random schedules of every kind of layer: results, instruction streams and bounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.targets.vta.target import VtaTarget
 
 SEEDS = st.integers(0, 2**32 - 1)
 SLOW = {"averaged": 1.5, "leaky": 1.5, "shortcut": 1.5, "pooled": 2}
-"""Seconds on an idle machine."""
+"""Seconds that the tests of some kinds of layers take on an idle machine."""
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_accepted_schedules_compute_the_integer_reference(
 def test_maxima_mean_the_same_to_the_hardware(
     kind: str, space: str, data: st.DataObject, seed: int
 ) -> None:
-    """Hazards of the ALU, which the functional simulator passes over, would show here."""
+    """The functional simulator ignores hazards of the ALU, which the hardware semantics have."""
     lowering = Lowering.for_workload(data.draw(KINDS[kind].layers), PYNQ, space)  # type: ignore[arg-type]
     values = accepted(lowering, seed)
     assume(len(values))

@@ -1,4 +1,4 @@
-"""Checks the energy model against sums by hand, and that a person can change its constants."""
+"""Compares the energy model with hand-calculated sums, and tests user-defined constants."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ COUNTERS = {
     "instructions": 10, "inp_load_bytes": 1000, "wgt_load_bytes": 2000, "acc_load_bytes": 0,
     "uop_load_bytes": 40, "out_store_bytes": 500, "gemm_iterations": 100, "alu_iterations": 50,
 }  # fmt: skip
-"""Of a program on the stock machine: 16×16 blocks, 32 KiB of inputs, 256 KiB of weights, 128 KiB of
-accumulators, 32 KiB of outputs, 8 KiB of micro-ops."""
+"""Counters of a program on the default machine: 16×16 blocks, 32 KiB of inputs, 256 KiB of weights,
+128 KiB of accumulators, 32 KiB of outputs, and 8 KiB of micro-ops."""
 
 
 def energy(counters: dict[str, int], spec: VtaSpec) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Checks that files are complete or absent, and their bytes depend on their content alone."""
+"""Tests file helpers: writes are atomic, bytes are reproducible, and bad files are refused."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_files_of_numpy_are_read_as_numpy_reads_them(compressed: bool) -> None:
 
 
 def npy(header: str, data: bytes = b"", version: bytes = b"\1\0") -> bytes:
-    """A file of NPY with any header."""
+    """Return an NPY file with any header."""
     text = header.encode().ljust(118) + b"\n"
     return b"\x93NUMPY" + version + len(text).to_bytes(2, "little") + text + data
 
@@ -130,7 +130,7 @@ def test_json_is_neither_deep_nor_large(text: bytes, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_bytes(text)
     with pytest.raises(ValueError, match="nested too deeply"):
         read_json_file(tmp_path / "x.json")
-    for depth in range(900, 1000):  # read, but almost too deep to be shown
+    for depth in range(900, 1000):  # can be read, but is almost too deep to be printed
         with suppress(ValueError):
             as_object(read_json(b"[" * depth + b"]" * depth))
     os.truncate(tmp_path / "x.json", MAX_JSON_BYTES + 1)
@@ -140,7 +140,7 @@ def test_json_is_neither_deep_nor_large(text: bytes, tmp_path: Path) -> None:
 
 @pytest.mark.attack
 def test_a_file_is_read_in_one_piece(tmp_path: Path) -> None:
-    """In pieces that are joined it takes twice the memory."""
+    """Reading in pieces and joining them would take twice the memory."""
     (tmp_path / "sparse").touch()
     os.truncate(tmp_path / "sparse", size := 64 << 20)
     tracemalloc.start()
@@ -155,7 +155,7 @@ def test_a_file_is_read_in_one_piece(tmp_path: Path) -> None:
 def test_packing_again_later_gives_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     first = pack_arrays({"b": np.arange(4), "a": np.zeros(2)})
     later = time.time() + 86_400
-    monkeypatch.setattr(time, "time", lambda: later)  # what `zipfile` reads
+    monkeypatch.setattr(time, "time", lambda: later)  # `zipfile` reads the time
     assert pack_arrays({"a": np.zeros(2), "b": np.arange(4)}) == first
     assert pack_files({"x": b"1", "y": b"2"}) == pack_files({"y": b"2", "x": b"1"})
 

@@ -1,4 +1,4 @@
-"""Checks that wrong programs end in one typed message, never in a hang or a crash."""
+"""Checks that invalid programs give one typed error, never a hang or a crash."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CORPUS = [stream for stream in streams("functional") if stream.meta["config"] ==
 
 
 def program(*insns: dict[str, int]) -> Program:
-    """Instructions as field values, on an image of 64 KiB."""
+    """Encode instructions, given as field values, for a memory image of 64 KiB."""
     lay = layout_of(SPEC)
     words = [encode(values, lay).to_bytes(16, "little") for values in insns]
     return Program.from_bytes(b"".join(words), bytes(1 << 16), 4096)
@@ -143,7 +143,7 @@ def test_half_an_instruction_is_refused() -> None:
 
 
 def ends_well(insns: bytes, image: bytes, base: int) -> None:
-    """Both semantics and the classification come back with a result or a typed error."""
+    """Check that both simulators and the classification give a result or a typed error."""
     budget = 1 << 24  # keeps a fuzzed loop nest to milliseconds
     for name in SEMANTICS:
         limited = replace(SEMANTICS[name], work_limit=budget)

@@ -1,4 +1,4 @@
-"""Compares the functional simulator with what the reference simulator and the RTL really did."""
+"""Compares the functional simulator with recordings of the reference simulator and of the RTL."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_both_semantics_differ_exactly_where_rtl_and_reference_differed() -> Non
 
 
 def test_errors_are_raised_for_all_invalid_streams_and_none_for_legal_ones() -> None:
-    # The reference did not notice these accesses beyond an array; here they are errors.
+    # The reference did not detect these out-of-bounds accesses. Here they are errors.
     unnoticed = {"store_scratchpad_overflow", "dram_partly_out_of_range"}
     for stream in INVALID:
         fails = stream.meta["functional_simulator"] != "ok" or stream.meta["class"] in unnoticed

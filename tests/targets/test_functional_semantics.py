@@ -1,4 +1,4 @@
-"""Compares random programs with a plain interpreter, on machines of every shape."""
+"""Compares random programs with a plain interpreter, on machines of many shapes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ BASE, IMAGE = 4096, 1 << 16
 def machine(
     batch: int = 0, block_in: int = 4, block_out: int = 4, inp: int = 3, wgt: int = 3, acc: int = 5
 ) -> VtaSpec:
-    """Small scratchpads of 16 inputs, 8 weights, 16 accumulators and 32 micro-ops."""
+    """Return a machine with small scratchpads.
+
+    They hold 16 inputs, 8 weights, 16 accumulators and 32 micro-ops.
+    """
     return VtaSpec.from_mapping(
         {
             "LOG_INP_WIDTH": inp,
@@ -90,7 +93,7 @@ def load(lay: Layout, memory: int, address: int, elements: int) -> bytes:
 
 
 def loads(spec: VtaSpec) -> bytes:
-    """Fill all scratchpads with whatever lies at the beginning of the image."""
+    """Return loads that fill all scratchpads with the beginning of the memory image."""
     m, lay = spec.machine, layout_of(spec)
     sizes = {0: m.uop_bytes, 1: m.wgt_bytes, 2: m.inp_bytes, 3: m.acc_bytes}
     logs = {0: m.log_uop_depth, 1: m.log_wgt_depth, 2: m.log_inp_depth, 3: m.log_acc_depth}
@@ -101,7 +104,7 @@ def loads(spec: VtaSpec) -> bytes:
 
 @st.composite
 def computations(draw: st.DrawFn, spec: VtaSpec) -> bytes:
-    """One GEMM or ALU instruction with few iterations, indices anywhere."""
+    """Draw one GEMM or ALU instruction with few iterations and any indices."""
     lay, opcode = layout_of(spec), draw(st.sampled_from((GEMM, ALU)))
     values = {}
     for field in fields_of(opcode, lay):
@@ -127,7 +130,7 @@ def computations(draw: st.DrawFn, spec: VtaSpec) -> bytes:
 
 @st.composite
 def transfers(draw: st.DrawFn, spec: VtaSpec) -> bytes:
-    """One LOAD or STORE inside the image, with rows, stride and padding, anywhere in its pad."""
+    """Draw one LOAD or STORE inside the image, with any rows, strides and padding."""
     m, lay = spec.machine, layout_of(spec)
     opcode = draw(st.sampled_from((LOAD, STORE)))
     memory = draw(st.sampled_from((0, 1, 2, 3))) if opcode == LOAD else 4
@@ -145,11 +148,11 @@ def transfers(draw: st.DrawFn, spec: VtaSpec) -> bytes:
 
 
 def dump(spec: VtaSpec) -> bytes:
-    """Store the low bits of all accumulators, then of what is left after shifts by 8."""
+    """Return stores of all bytes of the accumulators, eight bits at a time."""
     m, lay = spec.machine, layout_of(spec)
     depth = 1 << m.log_acc_depth
     stored, at = b"", -(-(BASE + IMAGE // 2) // m.out_bytes)
-    # micro-op 0 becomes zero: a LOAD of padding only reads nothing
+    # sets micro-op 0 to zero: a LOAD of padding alone reads nothing
     blank = insn(
         lay, LOAD, memory_type=0, dram_base=BASE // m.uop_bytes, y_size=0, x_size=1, y_pad_0=1
     )
@@ -183,7 +186,7 @@ few = st.integers(1, 4)
 
 @st.composite
 def nests(draw: st.DrawFn, spec: VtaSpec) -> bytes:
-    """32 micro-ops that repeat, each time moved on, but for one or two."""
+    """Draw 32 micro-ops that repeat with shifted indices, except for one or two."""
     m, lay = spec.machine, layout_of(spec)
     depths = (1 << m.log_acc_depth, 1 << m.log_inp_depth, 1 << m.log_wgt_depth)
     most = (4, 4, depths[2] - 1)
@@ -217,7 +220,7 @@ def test_micro_ops_in_nests_match_the_interpreter(spec: VtaSpec, data: st.DataOb
 
 
 def chained(insns: bytes, lay: Layout) -> bytes:
-    """The instructions in strict program order: NOPs of the compute module carry the tokens."""
+    """Return the instructions in strict program order, enforced by tokens of no-ops."""
     words = words_of(insns).tolist()
     result = []
     for low, high in words:

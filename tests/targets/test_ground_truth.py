@@ -1,4 +1,4 @@
-"""Checks that a space is measured once, and that its replay equals the target itself."""
+"""Checks that a schedule space is measured once, and that its replay equals the target."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def target() -> VtaTarget:
 
 
 class Counting:
-    """A target that tells how often it was asked to measure."""
+    """A target that counts the measured configs."""
 
     deterministic = True
 

@@ -1,4 +1,4 @@
-"""Tests that a command can say which kernel it waits for, and of how many."""
+"""Tests the progress report of kernel compilation: the current kernel and the total number."""
 
 from __future__ import annotations
 
@@ -113,6 +113,6 @@ def test_garbage_is_collected_again_after_a_compilation(tmp_path: Path) -> None:
 
 
 def test_compiled_symbols_of_lowerings_have_different_names() -> None:
-    """Caches that different processes wrote are loaded into one."""
+    """One process may load caches that different processes wrote."""
     names = {row_lowering(pipeline).py_func.__qualname__ for pipeline in _LOWERINGS}
     assert len(names) == len(_LOWERINGS) > 1

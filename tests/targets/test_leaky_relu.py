@@ -1,4 +1,4 @@
-"""Tests a step that is composed of ALU operations."""
+"""Tests leaky ReLU, a post-operation that is composed of several ALU operations."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ CONV = "conv2d:n=1,c=64,h=14,w=14,o=64,k=3,s=1,p=1"
 def by_division(
     data: NDArray[np.int64], weight: NDArray[np.int64], slope: int
 ) -> NDArray[np.int64]:
-    """Compute a leaky relu of a 3×3 convolution without the package's own reference.
+    """Compute a leaky ReLU of a 3×3 convolution without the package's own reference.
 
-    The convolution has a pixel of padding. Its sums become x, or x over `slope` if negative, then x
-    over 256 rounded half up, clipped to eight bits.
+    The convolution is padded by one pixel. A sum x stays x, or becomes x / `slope` if it is
+    negative. The result is x / 256, rounded half up and clipped to eight bits.
     """
     n, c, h, w = data.shape
     padded = np.zeros((n, c, h + 2, w + 2), np.int64)
@@ -44,7 +44,7 @@ def test_a_simulated_program_divides_what_is_negative(shift: int, seed: int) -> 
     workload = parse_workload(CONV, f"leaky {shift}, + 128, >> 8, min 127, max -128")
     lowering = Lowering.for_workload(workload, PYNQ, "extended")
     tensors = random_tensors(workload, PYNQ.machine, seed)
-    tensors["weight"] >>= 2  # so that results are cut on neither side alone
+    tensors["weight"] >>= 2  # so that results are not all clipped on one side
     expected = by_division(tensors["data"], tensors["weight"], 1 << shift)
     assert (expected < 0).any()
     assert ((expected > 0) & (expected < 127)).any()

@@ -1,4 +1,4 @@
-"""Compares lint and classification with what simulators and RTL really did, and at their limits."""
+"""Compares lint findings with the recorded behaviour of simulators and RTL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tilewright.targets.vta.spec import VtaSpec
 SPEC = VtaSpec.load("vta-pynq")
 FUNCTIONAL = list(streams("functional"))
 INVALID = list(streams("invalid"))
-# The notes of the recorded streams that name a class differently
+# Recorded notes whose class has another name in `lint`.
 NOTES = {
     "acc_8bit": "acc_8bit_load",
     "store_not_written_by_gemm_or_alu": "stale_store",
@@ -91,7 +91,7 @@ LONG_GEMM = {"opcode": GEMM, "uop_end": 1, "iter_out": 1, "iter_in": 9000, "rese
 
 
 def pushes(count: int) -> list[dict[str, int]]:
-    """`count` load-to-compute tokens that nobody takes before they are all there."""
+    """Return a stream that pushes `count` load-to-compute tokens before any is popped."""
     return [
         LONG_GEMM,
         *[LOAD_NOP | PUSH_NEXT] * count,

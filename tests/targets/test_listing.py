@@ -1,4 +1,4 @@
-"""Checks that listings are exact: text → words → text, for every word there is."""
+"""Checks that listings are lossless: assembling the text of an instruction gives its words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that lowering counts the program it would write, whether it writes it or only counts."""
+"""Checks that lowering gives the same counts whether it writes the program or only counts it."""
 
 from __future__ import annotations
 

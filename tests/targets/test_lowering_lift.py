@@ -1,4 +1,4 @@
-"""Checks that a bias that replaces the reset is as exact as its addition, and a cycle cheaper."""
+"""Tests biases that replace the reset of an accumulator: exact, and one cycle cheaper."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _lowering(epilogue: str, spec: VtaSpec = PYNQ, text: str = LAYER) -> Lowerin
 
 
 def _values(lowering: Lowering, seed: int = 0) -> np.ndarray:
-    """Knob values of random configs that lower, (n, knobs)."""
+    """Return knob values (n, knobs) of random configs that lower."""
     flat = np.random.default_rng(seed).integers(0, lowering.space.size, 32)
     values = lowering.space.values(lowering.space.unravel(flat))
     codes, _ = lowering.counts(values)
@@ -41,7 +41,7 @@ def _values(lowering: Lowering, seed: int = 0) -> np.ndarray:
 def _wrong(
     lowering: Lowering, values: np.ndarray, tensors: Tensors, semantics: SemanticsName
 ) -> int:
-    """Output values that differ from the reference."""
+    """Return the number of output values that differ from the reference."""
     program = program_with_data(lowering, values, tensors)
     assert program is not None
     after = simulate(program, lowering.spec, semantics).dram
@@ -58,7 +58,7 @@ def _wrong(
      "bias, >> channel 12, min 127, max 0", "bias, >> channel 20, min 127, max 0"],
 )  # fmt: skip
 def test_every_bias_that_is_taken_is_exact(epilogue: str, semantics: SemanticsName) -> None:
-    """From the smallest to the largest, beside those that matter."""
+    """The biases include the smallest and the largest allowed value."""
     lowering = _lowering(epilogue)
     geo = lowering.geometry
     assert geo.bias_lift > 0
@@ -139,7 +139,7 @@ def test_shifts_that_the_epilogue_excludes_are_refused(promise: str, beyond: int
 
 
 def test_a_shift_a_channel_takes_an_iteration_more() -> None:
-    """And no reset: its bias takes the place of that as any other does."""
+    """The per-channel shift needs no reset either, because its bias replaces the reset."""
     alike, own = (_lowering(f"bias, >> {by}8, min 127, max 0") for by in ("", "channel "))
     for row in _values(own)[:8]:
         one, other = (lowering.counts(row[None])[1][0] for lowering in (alike, own))

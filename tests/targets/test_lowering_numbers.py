@@ -1,4 +1,4 @@
-"""Checks that every schedule the lowering accepts computes the right numbers, bit for bit."""
+"""Checks that every schedule that lowers computes the reference's results, bit by bit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_weights_that_do_not_fit_pass_through_as_a_stream(
     assume(elements > 16 and (codes == 0).any())
     row = np.flatnonzero(codes == 0)[0]
     assert states[row].wgt_used == 16
-    assert states[row].wgt_bytes == elements * 1024  # each once
+    assert states[row].wgt_bytes == elements * 1024  # each is loaded once
     assert mismatches(lowering, values[row], seed % 1000) == 0
     assert complaints(lowering, values[row]) == []
 
@@ -67,7 +67,7 @@ def test_weights_of_a_batched_dense_pass_through_as_a_stream_too(
     codes, states = lowering.counts(values)
     assume(elements > 16 and (codes == 0).any())
     row = np.flatnonzero(codes == 0)[0]
-    assert states[row].wgt_bytes == elements * 1024  # each once
+    assert states[row].wgt_bytes == elements * 1024  # each is loaded once
     assert mismatches(lowering, values[row], seed % 1000) == 0
     assert complaints(lowering, values[row]) == []
 
@@ -84,7 +84,7 @@ def test_schedules_mean_the_same_to_simulator_and_hardware(semantics: str) -> No
 
 
 def test_a_wrong_program_is_noticed() -> None:
-    """The check itself can fail: a GEMM with one iteration less leaves wrong numbers behind."""
+    """The check can fail: a GEMM with one iteration less gives wrong values."""
     workload = Workload("conv2d", 1, 16, 8, 8, 16, 3, 3, 1, 1, 1, 1, 1, 1)
     lowering = Lowering.for_workload(workload, PYNQ, "extended")
     values = drawn_values(lowering, 0)

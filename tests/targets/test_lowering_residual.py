@@ -1,4 +1,4 @@
-"""Checks that a residual through the GEMM core gives the same numbers, and leaves no token over."""
+"""Tests residuals that the GEMM core adds: equal results, and no leftover tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tilewright.targets.workload import Workload, parse_workload
 
 
 def _problems(lowering: Lowering, values: np.ndarray, seed: int) -> list[str]:
-    """What is wrong with one config's program, knob values (knobs,): numbers, tokens, lint."""
+    """Return the problems of one config's program: wrong values, tokens and lint findings."""
     wrong = ["numbers"] if mismatches(lowering, values, seed) else []
     return wrong + complaints(lowering, values)
 
@@ -35,7 +35,7 @@ def _problems(lowering: Lowering, values: np.ndarray, seed: int) -> list[str]:
 @pytest.mark.parametrize("scale", RESIDUAL_SCALES)
 @pytest.mark.parametrize("bias", ["", "bias, "])
 def test_residuals_of_every_scale_are_added(scale: int, bias: str) -> None:
-    """Uneven tiles of every size, strides, the smallest rings of the residual."""
+    """The layer has uneven tiles and strides, and the smallest buffers for the residual."""
     text, epilogue = "conv2d:n=1,c=48,h=15,w=13,o=80,k=3,s=2,p=1", f"{bias}residual {scale}, >> 7"
     for spec in (PYNQ, RESIDUAL_SPECS[3]):
         lowering = Lowering.for_workload(parse_workload(text, epilogue), spec, "extended")
@@ -67,12 +67,12 @@ def test_beside_weights_that_pass_through_as_a_stream(
     assume(elements > 15 and (codes == 0).any())
     row = np.flatnonzero(codes == 0)[0]
     assert states[row].wgt_used == 16
-    assert states[row].wgt_bytes == (elements + 1) * 1024  # each once, and the identity
+    assert states[row].wgt_bytes == (elements + 1) * 1024  # each is loaded once, plus the identity
     assert _problems(lowering, values[row], seed % 1000) == []
 
 
 def test_pieces_wait_for_their_slots_where_the_input_scratchpad_is_small() -> None:
-    """Tiles of eight output blocks, of which the residual's ring holds two."""
+    """A tile has eight output blocks, and the residual's ring buffer holds two."""
     workload = parse_workload(
         "conv2d:n=1,c=16,h=16,w=8,o=128,k=1,s=1,p=0", "residual 3, >> 4, min 127, max 0"
     )
@@ -96,7 +96,7 @@ def test_pieces_wait_for_their_slots_where_the_input_scratchpad_is_small() -> No
      ("residual 8, >> 8, min 127, max 0", 127_300)],
 )  # fmt: skip
 def test_it_costs_an_iteration_or_two_an_accumulator(epilogue: str, most: int) -> None:
-    """Of a layer that takes 215,873 cycles with bias and an int32 residual."""
+    """With bias and an int32 residual, the layer takes 215,873 cycles."""
     workload = parse_workload("conv2d:n=1,c=64,h=56,w=56,o=64,k=1,s=1,p=0", epilogue)
     target = VtaTarget(PYNQ)
     values = target.space(workload).values(_good_configs(target, workload))
@@ -105,7 +105,7 @@ def test_it_costs_an_iteration_or_two_an_accumulator(epilogue: str, most: int) -
 
 
 def _good_configs(target: VtaTarget, workload: Workload) -> np.ndarray:
-    """Configs of a few thousand whose estimates are the best, (n, knobs)."""
+    """Return those of a few thousand configs that have the best estimates, shape (n, knobs)."""
     space = target.space(workload)
     configs = space.unravel(np.random.default_rng(1).permutation(space.size)[:6000])
     codes, _ = target.lowering(workload).counts(space.values(configs))
@@ -127,7 +127,7 @@ def test_estimates_rank_as_of_a_plain_epilogue_and_bounds_hold(spec: VtaSpec, te
 
 
 def _ranking(target: VtaTarget, workload: Workload) -> float:
-    """Rank correlation of estimates and cycles, none of which beats the bound."""
+    """Return the rank correlation of estimates and cycles. No cycles may be below the bound."""
     space = target.space(workload)
     configs = space.unravel(np.random.default_rng(2).permutation(space.size)[:1500])
     codes, _, cycles = time_rows(target.lowering(workload), space.values(configs))

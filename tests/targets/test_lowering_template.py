@@ -1,4 +1,4 @@
-"""Compares the template space under the stock restrictions with the stock compiler, row for row."""
+"""Compares the template space with the recorded results of the stock compiler, row by row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNTERS = (
 
 
 def _holding(layer: str, row: pd.Series) -> set[str]:
-    """The failure classes whose condition holds for a row, from their definition."""
+    """Return the failure classes whose defining condition holds for a row."""
     geo = geometry_of(workload_of(layer), VtaSpec.load("vta-pynq").machine)
     th, tw, ci, co = row.tile_h, row.tile_w, row.tile_ci, row.tile_co
     on, hn = row.oc_nthread, row.h_nthread
@@ -106,7 +106,10 @@ def test_tophub_weighted_by_count_costs_its_published_total() -> None:
 
 
 def test_an_instruction_names_the_micro_ops_it_was_given() -> None:
-    """14×14, 64→64, 3×3 with tile 7×14×1×4: 84 micro-ops, loops 14 × 3, factors as published."""
+    """A 3×3 layer with 14×14 pixels, 64 to 64 channels, and the tile 7×14×1×4.
+
+    It has 84 micro-ops, loops of 14 × 3, and the published factors.
+    """
     from tests.targets.packing import get
     from tilewright.targets.workload import parse_workload
 

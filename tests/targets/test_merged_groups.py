@@ -1,4 +1,4 @@
-"""Tests groups narrower than a block, several computed at once."""
+"""Tests convolutions with groups narrower than a block, several of which run at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAYERS = [
     "conv2d:n=3,c=40,h=5,w=5,o=40,k=3,g=40",
 ]
 OF_THE_STOCK_RUNTIME = {"instruction_after_finish", "leftover_tokens"}
-"""What `lint` says of every program of the template."""
+"""Lint findings that every program of the template has."""
 SPACES: dict[SpaceName, str] = {
     "template": f"bias, >> 7, {CLIPS}",
     "extended": f"bias, >> 7, {CLIPS}",
@@ -70,7 +70,7 @@ def test_nor_has_it_more_where_tensors_are_added_or_results_pooled(
 
 
 def _problems(lowering: Lowering, programs: int = 6) -> list[str]:
-    """What is wrong with the numbers and instructions of some schedules, at random."""
+    """Return the problems of random schedules: wrong values and lint findings."""
     rng, result, seen = np.random.default_rng(0), [], 0
     tensors = random_tensors(lowering.workload, lowering.machine, 0)
     expected = reference(lowering.workload, lowering.machine, tensors)

@@ -1,4 +1,4 @@
-"""Checks that unowned arrays are the same memory, and that records hold their tuple's numbers."""
+"""Tests numba arguments without reference counts: shared arrays and records of tuples."""
 
 from __future__ import annotations
 

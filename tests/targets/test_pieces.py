@@ -1,4 +1,4 @@
-"""Tests how the last epilogue and the last weights are cut."""
+"""Tests how a tile's last epilogue and last weights are split into pieces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MACHINES = {name: VtaSpec.load(name).machine for name in ("vta-pynq", "huge")}
 
 
 def cut(name: str, operations: int, tail: int, cos: int, rows: int) -> list[tuple[int, int, int]]:
-    """(rows in all, first block, first row) of each piece, in the order they are emitted."""
+    """Return (total rows, first block, first row) of each piece in the order of emission."""
     pieces, c0, r0 = [], 0, 0
     while c0 < cos:
         pc, pr = epilogue_piece(MACHINES[name], operations, tail, len(pieces), cos, rows, c0, r0)
@@ -53,5 +53,5 @@ def test_the_last_weights_come_in_parts_that_shrink_towards_the_end(pixels: int,
     sizes = [last_part(left, 0, pixels, beats) for left in range(1, 400)]
     assert min(sizes) >= 1
     assert (np.diff(sizes) >= 0).all()
-    busy = last_part(400, 10**6, pixels, beats)  # much other work: as small as parts get
+    busy = last_part(400, 10**6, pixels, beats)  # much other work: smallest parts
     assert busy == min(*sizes, busy)

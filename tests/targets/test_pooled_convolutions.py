@@ -1,4 +1,4 @@
-"""Tests convolutions whose sums are pooled."""
+"""Tests convolutions that are fused with a max-pool."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tilewright.targets.workload import Workload, canonical, parse_workload
 @settings(max_examples=60)
 @given(drawn=convolutions_with_pools(), seed=st.integers(0, 2**31))
 def test_the_reference_is_that_of_two_layers(drawn: tuple[Workload, Pool], seed: int) -> None:
-    """A maximum in front of shift and clips is one behind them."""
+    """A maximum before shift and clips equals a maximum after them."""
     convolution, pool = drawn
     epilogue = parse_epilogue("bias, >> 7, min 127, max 0")
     both = with_pool(convolution.with_steps(epilogue), pool)
@@ -62,7 +62,7 @@ def test_its_text_is_read_back(pads: str) -> None:
 
 
 def test_workloads_without_a_pool_are_what_they_were() -> None:
-    """Ledgers, tables and tuned folders name them by these."""
+    """Ledgers, tables and output directories identify workloads by these IDs."""
     plain = parse_workload("conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1")
     assert plain.id == "29cab8787af4"
     assert "pool" not in plain.to_json()
@@ -76,8 +76,8 @@ USUAL = "bias, >> 8, min 127, max 0"
 def test_the_bound_counts_sums_and_maxima() -> None:
     """The bound of ResNet's first layer is the sum of its operations.
 
-    There are 112² sums of 16 taps, each reset; maxima of 3×3/2 windows, two cycles each; and four
-    operations on the result.
+    There are 112² sums with 16 kernel positions each, each with a reset, maxima of 3×3 windows with
+    stride 2, two cycles each, and four operations on the result.
     """
     first = parse_workload(RESNET, USUAL)
     assert bounds(first, PYNQ) == {
@@ -88,7 +88,7 @@ def test_the_bound_counts_sums_and_maxima() -> None:
 
 
 def config(lowering: Lowering, **knobs: int) -> np.ndarray:
-    """Knob values, (1, 10)."""
+    """Return knob values, shape (1, 10)."""
     return np.array([[knobs[knob.name] for knob in lowering.space.knobs]])
 
 
@@ -105,15 +105,15 @@ SMALLER = "conv2d:n=1,c=16,h=58,w=58,o=64,k=3,s=1"
 @pytest.mark.parametrize(
     ("text", "cols", "sums"),
     [
-        (RESNET, 56, 112 * 112 * 16),  # reads the line where it is
-        (SMALLER + ",mk=4,ms=2,mp=1x1x2x2", 28, 56 * 56 * 9),  # copies two of them
+        (RESNET, 56, 112 * 112 * 16),  # reads the shared row in place
+        (SMALLER + ",mk=4,ms=2,mp=1x1x2x2", 28, 56 * 56 * 9),  # copies two shared rows
         (SMALLER + ",mk=2,ms=1,mp=0x0x1x1", 56, 56 * 56 * 9),
     ],
 )
 def test_tiles_of_whole_rows_take_over_what_they_share(
     text: str, cols: int, sums: int, slots: int
 ) -> None:
-    """With two slots no sum is computed twice."""
+    """With two slots, no sum is computed twice."""
     lowering = Lowering.for_workload(parse_workload(text, USUAL), PYNQ, "extended")
     values = config(lowering, **ROWS | {"acc_slots": slots, "tile_w": cols})
     codes, states = lowering.counts(values)

@@ -1,4 +1,4 @@
-"""Tests max-pools as ALU programs."""
+"""Tests max-pools that run as ALU programs."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from tilewright.targets.workload import parse_workload
         "max_pool:n=1,c=32,h=4,w=4,k=2,s=2",
         "max_pool:n=1,c=64,h=147,w=147,k=3,s=2",  # Inception
         "max_pool:n=2,c=40,h=35,w=35,k=3,s=1,p=1",
-        "max_pool:n=1,c=96,h=13,w=13,k=13,s=1",  # all of an image
+        "max_pool:n=1,c=96,h=13,w=13,k=13,s=1",  # the whole image
         "max_pool:n=1,c=64,h=13,w=13,k=5,s=1,p=2",  # spatial pyramids
         "max_pool:n=1,c=64,h=13,w=13,k=13,s=1,p=6",
         "max_pool:n=1,c=16,h=20,w=20,k=3,s=2,p=0x0x1x1",  # sizes rounded up
-        "max_pool:n=1,c=16,h=21,w=21,k=2,s=5",  # pixels that nobody reads
+        "max_pool:n=1,c=16,h=21,w=21,k=2,s=5",  # some pixels are not read
         "max_pool:n=1,c=16,h=21,w=21,k=1,s=2",
         "max_pool:n=1,c=24,h=1,w=50,k=1x4,s=1x2,p=0x1",
     ],
@@ -56,7 +56,7 @@ def test_pools_that_networks_have(text: str) -> None:
 def test_maxima_along_an_axis_are_those_of_its_windows(
     kernel: int, stride: int, tile: int, data: st.DataObject
 ) -> None:
-    """The steps, done one pixel after the other, as the ALU does them."""
+    """The steps run one pixel after the other, as on the ALU."""
     outputs = data.draw(st.integers(1, tile))
     axis = axis_of(kernel, stride, tile)
     pixels = np.random.default_rng(kernel).integers(-99, 99, length(axis, outputs))
@@ -71,7 +71,7 @@ def test_maxima_along_an_axis_are_those_of_its_windows(
 
 
 def test_windows_share_what_they_have_in_common() -> None:
-    """Two maxima an output for 3/2; a window of 13 takes four and not twelve."""
+    """A 3/2 pool takes two maxima per output. A window of 13 takes four, not twelve."""
 
     def maxima(kernel: int, stride: int) -> int:
         axis, steps = axis_of(kernel, stride, 100), np.zeros((kernel + 32, 4), np.int64)
@@ -84,8 +84,8 @@ def test_windows_share_what_they_have_in_common() -> None:
 def test_the_bound_counts_pixels_and_maxima() -> None:
     """The bound of ResNet's pool is the sum of its operations.
 
-    There are 112² pixels, reset and multiplied; two maxima per row of outputs and column of pixels,
-    two per output, two cycles each; all that in four blocks.
+    There are 112² pixels, each reset and multiplied. There are two maxima per pair of output row
+    and pixel column, and two per output, with two cycles each. All this runs for four blocks.
     """
     pool = parse_workload("max_pool:n=1,c=64,h=112,w=112,k=3,s=2,p=1")
     assert bounds(pool, PYNQ) == {
@@ -117,7 +117,7 @@ def test_estimates_rank_schedules(text: str) -> None:
     assert spearmanr(estimated, cycles).statistic > 0.9
     assert 0.7 < np.median(estimated / cycles) < 1.3
     best = VtaTarget(PYNQ).bound(pool).cycles
-    if best > 10_000:  # what is smaller waits for memory most of the time
+    if best > 10_000:  # smaller pools mostly wait for memory
         assert cycles.min() < 1.15 * best
 
 

@@ -1,4 +1,4 @@
-"""Tests tables of the real stack: read as they are, replayed, refused when they make no sense."""
+"""Tests recorded tables of a real stack: read, replayed, and refused when they are invalid."""
 
 from __future__ import annotations
 

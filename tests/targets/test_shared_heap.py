@@ -1,7 +1,7 @@
-"""Tests threads that share a heap: what one frees too early, another overwrites.
+"""Tests threads that share one heap, where memory that is freed too early gets overwritten.
 
-The C library keeps a thread's memory apart while there are few of them, and a chunk just freed as
-it was. Here, in a process of its own, it does neither.
+By default the C library gives each of a few threads its own arena, and it leaves a freed chunk
+unchanged. The tests run in a separate process that disables both, so that such bugs show.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOWERED = {
     "pool": ("extended", "max_pool:n=1,c=64,h=28,w=28,k=3,s=2,p=1"),
     "pooled": ("extended", "conv2d:n=1,c=16,h=32,w=32,o=32,k=3,s=1,p=1,mk=2,ms=2"),
 }
-"""The space, the workload and its epilogue."""
+"""The space, the workload and its epilogue of each case."""
 
 COMPARED = """
 import os, sys

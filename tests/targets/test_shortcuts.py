@@ -1,4 +1,4 @@
-"""Tests convolutions with a shortcut in the same accumulators."""
+"""Tests convolutions with a projection shortcut in the same accumulators."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_lifted_bias_saves_a_cycle_an_accumulator() -> None:
 
 @pytest.mark.parametrize("first", [">> 4", "min 90", "<< 2", "+ 3, max -700"])
 def test_a_bias_behind_a_shift_or_clip_takes_no_lift_back(first: str) -> None:
-    """What the shortcut left in the sums would be shifted, or cut, before that."""
+    """The shift or clip would already have changed the offset that the shortcut left behind."""
     workload = _block("bias").with_epilogue(
         f"bias, >> 8, min 127, max 0 | {first}, bias, >> 6, min 127, max -128"
     )
@@ -130,7 +130,7 @@ def test_other_spaces_have_no_shortcuts() -> None:
 
 
 def _block(bias: str) -> Workload:
-    """With another immediate than the usual one."""
+    """Return the block with another bias in its shortcut."""
     workload = parse_workload(BLOCK, "bias, >> 9, min 127, max 0")
     assert workload.shortcut is not None
     epilogue = parse_epilogue(f"{bias}, >> 9, min 127, max -128, << 3")
@@ -138,7 +138,7 @@ def _block(bias: str) -> Workload:
 
 
 def _configs(lowering: Lowering, values: np.ndarray) -> np.ndarray:
-    """Of knob values (n, 11) their indices."""
+    """Return the knob indices of knob values (n, 11)."""
     columns = [
         [knob.values.index(int(value)) for value in column]
         for knob, column in zip(lowering.space.knobs, values.T, strict=True)

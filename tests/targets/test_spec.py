@@ -1,4 +1,4 @@
-"""Tests what a specification may be, and how a wrong one is refused."""
+"""Tests machine specifications, and how invalid ones are refused."""
 
 from __future__ import annotations
 

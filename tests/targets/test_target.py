@@ -1,4 +1,4 @@
-"""Tests the VTA by the contract of a target."""
+"""Tests the VTA target against the target contract."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_estimates_rank_schedules_without_lowering_them(space: str) -> None:
 @pytest.mark.parametrize(
     ("text", "least"),
     [
-        ("dense:n=1,c=2048,o=16", 0.9),  # loads bind: what fills the pipeline counts once
+        ("dense:n=1,c=2048,o=16", 0.9),  # bound by loads
         ("conv2d:n=1,c=26,h=12,w=10,o=7,k=3,s=2,p=1", 0.8),  # rings that hold all weights
     ],
 )

@@ -1,6 +1,6 @@
-"""Checks that the unchecked space fails as its hardware would.
+"""Tests the unchecked schedule space, whose configs fail as they would on hardware.
 
-What does not fit wraps around and computes wrong numbers.
+Tiles that exceed a scratchpad wrap around and compute wrong results.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def test_the_space_has_the_published_number_of_points() -> None:
     ],
 )
 def test_the_fast_verdict_is_what_the_hardware_computes(text: str) -> None:
-    """Against the whole program on all channels, run with the hardware's wrap-around."""
+    """The whole program is run on all channels with the hardware's wrap-around."""
     lowering = _lowering(text)
     values = _values(lowering, 80, 1)
     fast = wrong_rows(lowering, values)

@@ -1,4 +1,4 @@
-"""Compares what a program waits for with a slow reading of its tokens, and with hand results."""
+"""Compares the computed waits of programs with a slow token simulation and known results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAITS = ("first_loaded", "exposed_loads", "exposed_stores", "last_stored", "last
 
 
 def read_slowly(lowering: Lowering, program: np.ndarray, state: ProgramState) -> list[float]:
-    """The five counts, one instruction at a time, with a queue a direction."""
+    """Compute the five counts of waits, one instruction at a time, with one queue per direction."""
     m = lowering.machine
     work = state.gemm_iterations + state.alu_iterations + state.reset_iterations
     reads = state.inp_bytes + state.wgt_bytes + state.acc_bytes
@@ -92,7 +92,7 @@ def test_waits_are_those_of_a_slow_reading(space: SpaceName) -> None:
 
 
 def test_a_second_slot_hides_loads_and_stores() -> None:
-    """The same tiles with one accumulator slot and with two, with two weight slots and three."""
+    """The same tiles run with one accumulator slot and two, and with two weight slots and three."""
     lowering = make_target("vta-pynq", "extended").lowering(WORKLOAD)
     names = [knob.name for knob in lowering.space.knobs]
     plain = dict.fromkeys(names, 0) | {

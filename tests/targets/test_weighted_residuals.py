@@ -1,4 +1,4 @@
-"""Tests residuals times any number, and constants as large as the output."""
+"""Tests residuals that are multiplied by a weight, and constants of the output's shape."""
 
 from __future__ import annotations
 

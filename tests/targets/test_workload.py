@@ -1,4 +1,4 @@
-"""Tests which workloads share their schedules."""
+"""Tests the canonical form of workloads: which workloads share their schedules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHAPE = "conv2d:n=1,c=16,h=8,w=8,o=16,k=3,p=1"
 
 
 def of(epilogue: str) -> Workload:
-    """The shape above with an epilogue."""
+    """Return the common shape with an epilogue."""
     return parse_workload(SHAPE, epilogue)
 
 
@@ -76,7 +76,7 @@ IDS = {
     "dense:n=4,c=512,o=1000,dtype=float32": "0b269164e5a4",
     "max_pool:n=1,c=64,h=112,w=112,k=3,s=2,p=1": "e4bce2506ea0",
 }
-"""As files on disk have them."""
+"""Workload IDs as they are stored in existing files."""
 
 
 @pytest.mark.parametrize(("text", "known"), IDS.items())

@@ -1,4 +1,4 @@
-"""Reads the recorded behaviour of VTA's functional simulator and RTL, stream by stream."""
+"""Reads the recorded instruction streams of VTA's functional simulator and RTL."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Stream:
 
 
 def streams(part: str) -> Iterator[Stream]:
-    """The streams of `functional` or `invalid`, in the order of the index."""
+    """Yield the streams of the part `functional` or `invalid`, in the order of the index."""
     index = INDEX[part]
     with np.load(DATA / index["file"], allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}

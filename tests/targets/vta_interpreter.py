@@ -1,7 +1,7 @@
-"""Interprets a VTA as plainly as possible: one iteration, one value at a time, on Python integers.
+"""The simplest possible VTA interpreter: one iteration and one value at a time, in Python integers.
 
-Shares nothing with the simulator but the decoder of instruction words. All scratchpad indices are
-taken modulo the depth.
+It shares only the decoder of instruction words with the simulator. All scratchpad indices are taken
+modulo the depth.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Interpreter:
     def run(self, insns: bytes) -> bytes:
         """Run the instructions in program order.
 
-        This is right for streams in which every instruction waits for its predecessor, and for
-        streams that only one module executes.
+        This is correct for streams in which every instruction waits for its predecessor, and for
+        streams that only one module runs.
         """
         for at in range(0, len(insns), 16):
             v = decode(int.from_bytes(insns[at : at + 16], "little"), self.lay)

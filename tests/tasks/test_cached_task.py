@@ -1,4 +1,4 @@
-"""Stages in a flow, on a server: what Prefect shows of them."""
+"""Tests cached stages in a flow on a server: the names, states and messages that Prefect shows."""
 
 from __future__ import annotations
 

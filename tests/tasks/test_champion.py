@@ -1,4 +1,4 @@
-"""Checks that models of every kind go into the registry and come back as they were."""
+"""Checks that models of every kind are registered and loaded without a change."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
         mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")
         yield folder
-        mlflow.set_tracking_uri(before)  # writes the variable, too: it goes with the patch
+        mlflow.set_tracking_uri(before)  # also sets the variable, which the patch restores
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, tri
 
 
 def test_a_champion_that_saw_programs_goes_on_from_what_it_knew(registry: Path) -> None:
-    """Model A's draft comes with it."""
+    """Model A's draft formula is stored with the champion."""
     from tilewright.tasks.champion_registry import load_champion
     from tilewright.tasks.log_comparison import log_workload_runs
     from tilewright.tasks.register_champion import register_champion
@@ -139,7 +139,7 @@ def _parent() -> str:
 
 
 def _refuses_changed_files(model: str, load: Callable[[], object]) -> None:
-    """Damage is noticed by the digest, and is one message."""
+    """Check that a damaged file is detected by its digest and gives one message."""
     from mlflow.artifacts import download_artifacts
     from mlflow.tracking import MlflowClient
 
@@ -167,7 +167,7 @@ def _plan(tuners: str, trials: int) -> ComparisonPlan:
 
 
 def _proposes(what: ComparisonPlan, target: Target, state: ExplorerState) -> None:
-    """A tuner accepts the loaded state as its own."""
+    """Check that a tuner accepts the loaded state as its own."""
     from tilewright.search import History
 
     workload = dict(what.test_bed.workloads)["C10"]

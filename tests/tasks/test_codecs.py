@@ -1,4 +1,4 @@
-"""Checks that what passes between stages survives the way through bytes."""
+"""Checks that values passed between stages survive serialisation to bytes."""
 
 from __future__ import annotations
 

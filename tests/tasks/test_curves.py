@@ -1,4 +1,4 @@
-"""Tests curves of a network: all its workloads together, trial by trial."""
+"""Tests the convergence curve of a network, which combines those of its workloads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_network_is_the_sum_of_its_workloads_as_often_as_they_run() -> None:
     )  # fmt: skip
     total = summary([one, two])["total"]
     first, *others = network_curves(trials, [one, two], total)
-    # 1,500 of the first and twice the rule's 3,000 of the second, until it has a faster trial
+    # 1,500 for the first one, and 2 × 3,000 (the rule schedule) until the second has a faster trial
     assert first["cycles/best"] == 1500.0 + 2 * 3000
     assert [step["cycles/best"] for step in others] == [7400.0, 7000.0, 5000.0, 4000.0]
     assert [step["trials"] for step in (first, *others)] == [1.0, 2.0, 4.0, 5.0, 6.0]

@@ -1,4 +1,4 @@
-"""Checks that fusion's result is cached under all that decides it."""
+"""Checks that the cache key of a fusion decision covers everything that it depends on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.tuning.options import TuningOptions
 
 
 def asked(model: Path, **values: Any) -> ToDecide:
-    """A run of a network, whose workloads do not matter here."""
+    """Return a run whose fusion is still to be decided. Its workloads do not matter here."""
     options = TuningOptions.parse(model=str(model), **{"fusion": "learned", **values})
     return ToDecide(options, make_target("vta-pynq"), "net", (), lambda _: [], lambda _: None)
 

@@ -1,4 +1,4 @@
-"""Checks that logged models of tuners say what they were asked, and answer as they do."""
+"""Tests tuners' models in MLflow: they declare their features and predict as in the tuner."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORKLOAD = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1")
 
 
 def session_of(tuner: str, **options: object) -> tuple[Task, Session]:
-    """After three rounds, with what was learned from them."""
+    """Return a session after three rounds, with its trained models."""
     task = make_task(make_target("vta-pynq"), WORKLOAD, make_explorer(tuner, options), 0)
     return task, learn(LocalRunner(), task, tune_session(task, 24, 8))
 

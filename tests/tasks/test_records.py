@@ -1,4 +1,4 @@
-"""Checks that a stored result comes back as it was, or not at all."""
+"""Checks that a stored result is read back unchanged or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that a step needs nothing but its arguments: it may run in any process."""
+"""Checks that each step of a round needs only its arguments, so that it can run in any process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ result = step(TASK, *(given[each] if each in given else read(each) for each in s
 
 
 def elsewhere(folder: Path, name: str, *given: str) -> None:
-    """Run a step in a process of its own. Its result is written to a file of its name."""
+    """Run a step in a separate process. Its result is written to the file `name`."""
     done = warm.run([str(folder), name, *given], ROOT, os.environ, 300, program=STAGE)
     assert done.returncode == 0, done.stderr
 

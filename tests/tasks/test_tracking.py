@@ -1,4 +1,4 @@
-"""Checks that MLflow runs are found again, never doubled, and that models load without pickle."""
+"""Tests runs in MLflow: resumed, never duplicated, and with models that load without pickle."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_nothing_is_written_outside_the_workspace(
 
 
 def test_commands_that_set_a_tag_of_the_experiment_at_once_all_succeed(tmp_path: Path) -> None:
-    """MLflow looks for a tag before it inserts it, and reports the second insertion as an error."""
+    """MLflow checks for a tag before it inserts it. A concurrent insertion gives an error."""
     from mlflow import MlflowClient
 
     from tilewright.tasks.tracking import set_experiment_tag

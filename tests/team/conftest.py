@@ -1,7 +1,7 @@
 """Starts a team's servers as `deployments/team/team.sh` does: nginx, PostgreSQL, Prefect, MLflow.
 
-Only `make team-test` uses this. It needs root: servers run as system users, which are made for the
-tests and removed afterwards. PostgreSQL runs in a cluster of Debian's that is made for the tests.
+Only `make team-test` uses these fixtures. They need root, because the servers run as system users
+that are created for the tests and removed afterwards. PostgreSQL runs in a new Debian cluster.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LIMIT_SECONDS = 900
 
 @dataclass
 class Team:
-    """The servers of a team, up."""
+    """The running servers of a team."""
 
     process: subprocess.Popen[str]
     place: Path
@@ -51,7 +51,7 @@ class Team:
 
     @property
     def state(self) -> Path:
-        """Folder with one folder per system user."""
+        """The folder with one folder per system user."""
         return self.place / "state"
 
     @property
@@ -66,7 +66,7 @@ class Team:
         return ssl.create_default_context(cafile=str(self.place / "certificate.pem"))
 
     def client(self, server: str, user: str = "", **headers: str) -> httpx.Client:
-        """Return a client that logs in as `user`, a text `NAME:PASSWORD`; as nobody if empty."""
+        """Return a client that logs in as `user` (`NAME:PASSWORD`), or without a login if empty."""
         if user:
             headers["Authorization"] = f"Basic {encoded(user)}"
         return httpx.Client(
@@ -80,11 +80,11 @@ class Team:
 
     @property
     def token(self) -> str:
-        """Login that nginx uses for Prefect."""
+        """The login with which nginx authenticates to Prefect."""
         return (self.place / "etc" / "prefect-token").read_text().strip()
 
     def ask(self, path: str, document: object) -> Any:
-        """Post to Prefect's API as ada, with the token against forged requests."""
+        """Post to Prefect's API as the user ada, with a CSRF token."""
         with self.client("prefect", self.ada) as client:
             client_id = "00000000-0000-4000-8000-000000000000"
             token = client.get("/api/csrf-token", params={"client": client_id}).json()["token"]
@@ -94,7 +94,7 @@ class Team:
         return reply.json()
 
     def rows(self, database: str, query: str) -> list[dict[str, Any]]:
-        """Return the result of a query, straight from PostgreSQL."""
+        """Return the rows of a query, directly from PostgreSQL."""
         text = f"SELECT coalesce(json_agg(t), '[]') FROM ({query}) t"
         done = self.psql(f"{PREFIX}-{database}", text)
         assert done.returncode == 0, done.stderr
@@ -108,7 +108,7 @@ class Team:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables of docs/guides/team.md for a client of the servers."""
+        """The variables that docs/guides/team.md gives for a client of the servers."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
         certificate = str(self.place / "certificate.pem")
         return kept | {
@@ -130,7 +130,7 @@ class Team:
         }
 
     def program(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start Python with these arguments, as a client."""
+        """Start Python with these arguments in a client's environment."""
         return subprocess.Popen(
             [sys.executable, "-P", *arguments],
             cwd=self.place, env=self.environment, text=True,
@@ -141,7 +141,7 @@ class Team:
         return (self.state / "logs" / f"{name}.log").read_text()
 
     def htpasswd(self, *arguments: str, password: str = "") -> None:
-        """Change the file of users, as an administrator does."""
+        """Change the file with users and passwords, as an administrator does."""
         subprocess.run(
             ["htpasswd", *arguments], input=password, text=True, check=True, capture_output=True
         )
@@ -156,7 +156,7 @@ def encoded(text: str) -> str:
 
 
 def eventually(what: str, found: Callable[[], Any]) -> Any:
-    """Return what `found` returns, once that is true."""
+    """Wait until `found` returns a true value, and return it."""
     deadline = time.monotonic() + LIMIT_SECONDS
     while not (result := found()):
         assert time.monotonic() < deadline, f"waited in vain for {what}"
@@ -237,15 +237,15 @@ def _write_settings(place: Path, ports: dict[str, int], python: Path) -> None:
         "SITE": place / "site.conf", "CA": place / "certificate.pem",
     }  # fmt: skip
     text = "".join(f"{name}='{value}'\n" for name, value in settings.items())
-    text += f"export LD_LIBRARY_PATH='{place}/python/lib'\n"  # of a copied interpreter
+    text += f"export LD_LIBRARY_PATH='{place}/python/lib'\n"  # needed by a copied interpreter
     (place / "team.conf").write_text(text)
 
 
 def _python_for_others(place: Path) -> Path:
-    """Make an environment that system users can run.
+    """Make a Python environment that other system users can run.
 
-    It has the packages of this environment, whose interpreter may lie in root's home: then it gets
-    a copy of the interpreter.
+    It has the packages of this environment. If the interpreter is in root's home folder, it is
+    copied.
     """
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     base = Path(sys.base_prefix)
@@ -264,7 +264,7 @@ def _python_for_others(place: Path) -> Path:
 
 
 def _can_be_run(program: Path) -> bool:
-    # a shell in between: `setpriv` itself may still start what the user may not
+    # through a shell, because `setpriv` could still start a file that the user may not run
     command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c",
                f"'{program}' -c ''"]  # fmt: skip
     return subprocess.run(command, cwd="/", capture_output=True, check=False).returncode == 0

@@ -1,6 +1,6 @@
-"""Loads the servers by small flows, in a process of its own: `python load.py FLOWS TASKS`.
+"""Puts load on the servers with small flows, in a separate process: `python load.py FLOWS TASKS`.
 
-Prints how many tasks each flow has seen end, and the run in MLflow that has a metric for each.
+It prints the number of finished tasks per flow, and the MLflow run with one metric per task.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ CLIENT = mlflow.MlflowClient()
 
 @task(persist_result=False)
 def square(number: int, run: str) -> int:
-    """A task that tells MLflow something, as a round does."""
+    """Run a task that logs a metric to MLflow, as a tuning round does."""
     CLIENT.log_batch(run, metrics=[Metric("square", float(number * number), 0, number)])
     return number * number
 
 
 @flow(name="load", persist_result=False)
 def load(tasks: int, run: str) -> int:
-    """Tasks one after the other, as the stages of a round are."""
+    """Run tasks one after the other, like the stages of a round."""
     return sum(square(number, run) >= 0 for number in range(tasks))
 
 
 def one(tasks: int) -> dict[str, Any]:
-    """A flow with a run of its own."""
+    """Run a flow with its own MLflow run."""
     run = CLIENT.create_run(CLIENT.get_experiment_by_name("load").experiment_id).info.run_id
     done = load(tasks, run)
     CLIENT.set_terminated(run)
@@ -43,7 +43,7 @@ def one(tasks: int) -> dict[str, Any]:
 
 
 def main(flows: int, tasks: int) -> None:
-    """So many flows at once, each with so many tasks."""
+    """Run `flows` flows at the same time, each with `tasks` tasks."""
     with ThreadPoolExecutor(flows) as pool:
         print(json.dumps(list(pool.map(one, [tasks] * flows))))
 

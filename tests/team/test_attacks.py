@@ -1,4 +1,4 @@
-"""Attacks on a team's servers, through nginx and past it."""
+"""Attacks a team's servers through nginx and around it."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_sockets_want_a_login_and_prefects_token(team: Team, path: str) -> None:
         connected(team, path, "wrong", **login)
 
 
-# -- pages of others -------------------------------------------------------------------------------
+# -- pages of other origins ------------------------------------------------------------------------
 
 
 @SERVERS
@@ -193,7 +193,10 @@ def test_an_upload_of_unknown_length_ends_at_the_limit(team: Team) -> None:
 
 @pytest.fixture
 def private() -> Iterator[Path]:
-    """A folder of root's: others may enter it, but neither read its file nor write."""
+    """Yield a folder of root that other users may enter, but whose file they cannot read.
+
+    Others cannot write to the folder either.
+    """
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         file = Path(folder) / "secret"
@@ -205,7 +208,7 @@ def private() -> Iterator[Path]:
 
 
 def new_run(client: httpx.Client, place: str = "") -> str:
-    """Make a run in a new experiment that keeps its files in `place`."""
+    """Make an MLflow run in a new experiment that keeps its files in `place`."""
     experiment = {"name": os.urandom(8).hex()} | ({"artifact_location": place} if place else {})
     made = client.post(f"{API}/experiments/create", json=experiment)
     assert made.status_code == 200, made.text
@@ -215,7 +218,7 @@ def new_run(client: httpx.Client, place: str = "") -> str:
 
 
 def attempts(client: httpx.Client, run: str) -> list[httpx.Response]:
-    """Read, list, write and remove a file of a run, and write one more."""
+    """Try to read a file of a run, to overwrite it, and to write two more."""
     upload = f"/ajax-api/2.0/mlflow/upload-artifact?run_uuid={run}&path="
     headers = {"Content-Type": "application/json"}
     return [
@@ -227,7 +230,7 @@ def attempts(client: httpx.Client, run: str) -> list[httpx.Response]:
 
 
 def test_an_experiment_elsewhere_opens_no_file_of_another_user(team: Team, private: Path) -> None:
-    """MLflow records such a place; the operating system refuses it."""
+    """MLflow records such a location, but the operating system denies access to it."""
     with team.client("mlflow", team.ada) as client:
         for place in private.as_uri(), str(private), team.state.as_uri() + "/prefect":
             for reply in attempts(client, new_run(client, place)):
@@ -246,14 +249,14 @@ def test_no_path_leaves_the_root(team: Team, private: Path, path: str) -> None:
         reply = client.get(address)
         assert reply.status_code >= 300
         assert SECRET not in reply.text
-        client.delete(address)  # MLflow says 200 where nothing is; `private` looks at the file
+        client.delete(address)  # MLflow answers 200 even for missing files; `private` checks
         run = new_run(client)
         for route in f"/get-artifact?run_id={run}&path={path}", f"{FILES}?path={path}":
             assert SECRET not in client.get(route).text
 
 
 def test_no_link_below_the_root_leads_out(team: Team, private: Path) -> None:
-    """A link could only be made by an administrator; MLflow follows it, and is refused."""
+    """Only an administrator could make such a link. MLflow follows it and is denied access."""
     with team.client("mlflow", team.ada) as client:
         client.put(f"{FILES}/linked/own", content=b"own")
         link = team.state / "mlflow" / "artifacts" / "linked" / "link"

@@ -1,4 +1,4 @@
-"""Tests nginx's configuration for single sign-on, with a stand-in for oauth2-proxy."""
+"""Tests nginx's single sign-on configuration with a stand-in for oauth2-proxy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ FOLDER = ROOT / "deployments" / "team"
 
 
 class Proxy(BaseHTTPRequestHandler):
-    """oauth2-proxy for a user whose cookie is `session=good`, and a server behind nginx."""
+    """Stand-in for oauth2-proxy and for a server behind nginx.
+
+    The cookie `session=good` belongs to a user who is logged in.
+    """
 
     def do_GET(self) -> None:
         good = "session=good" in self.headers.get("Cookie", "")
@@ -65,8 +68,8 @@ def client() -> Iterator[httpx.Client]:
         single = (FOLDER / "oidc.conf").read_text()
         assert "http://127.0.0.1:4180" in single
         (place / "oidc.conf").write_text(single.replace("http://127.0.0.1:4180", upstream))
-        # Without `user`, nginx would give Debian's folders for uploads to another user, and the
-        # team's nginx, which runs beside it, could store no upload any more.
+        # Without `user`, this nginx would change the owner of Debian's upload folders. The team's
+        # nginx, which also runs, could then not store uploads any more.
         (place / "nginx.conf").write_text(
             f"user www-data; pid {place}/pid; error_log {place}/log; events {{}}\n"
             f"http {{ access_log off; include {place}/site.conf; }}\n"

@@ -1,6 +1,6 @@
-"""Tests a team's servers and two workers at work, on a real PostgreSQL that is killed meanwhile.
+"""Tests a team's servers with two workers, while their PostgreSQL server is killed.
 
-`make team-test` runs this, and shows the figures.
+`make team-test` runs these tests and prints the results of the load test.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _deployed(team: Team, *tuners: str) -> dict[str, str]:
 
 
 def _workers(team: Team) -> list[Any]:
-    """Those of the pool, which the first of them makes."""
+    """Return the workers of the work pool, or none if the pool does not exist yet."""
     try:
         result: list[Any] = team.ask("work_pools/tilewright/workers/filter", {})
     except httpx.HTTPStatusError as error:
@@ -61,20 +61,20 @@ def _workers(team: Team) -> list[Any]:
 
 
 def _run_all(team: Team, tuners: Mapping[str, str]) -> dict[str, str]:
-    """Runs of deployments, by tuner."""
+    """Start a run of each deployment. Return the run IDs by tuner."""
     created = {t: team.ask(f"deployments/{d}/create_flow_run", {}) for t, d in tuners.items()}
     return {tuner: run["id"] for tuner, run in created.items()}
 
 
 def _ended(team: Team, runs: Mapping[str, str]) -> list[Any]:
-    """Their records, if all have ended."""
+    """Return the records of the runs if all of them have ended, otherwise an empty list."""
     result = team.ask("flow_runs/filter", {"flow_runs": {"id": {"any_": list(runs.values())}}})
     ends = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
     return result if all(run["state_type"] in ends for run in result) else []
 
 
 def _complete(team: Team, runs: Mapping[str, str]) -> None:
-    """All of them ended well, and nothing of them is missing anywhere."""
+    """Check that all runs completed and that none of their records is missing."""
     records = eventually("runs", lambda: _ended(team, runs))
     states = {run["name"]: (run["state_type"], run["state"]["message"]) for run in records}
     assert {state for state, _ in states.values()} == {"COMPLETED"}, states
@@ -122,7 +122,7 @@ def test_two_workers_tune_at_once(team: Team) -> None:
 
 
 def _load(team: Team) -> tuple[list[str], list[Any]]:
-    """Runs of MLflow and what the flows counted, of all processes."""
+    """Run the load programs. Return their MLflow runs and the task counts of their flows."""
     arguments = (str(ROOT / "tests" / "team" / "load.py"), str(FLOWS), str(TASKS))
     programs = [team.program(*arguments) for _ in range(PROCESSES)]
     results = []
@@ -162,7 +162,7 @@ def test_a_killed_postgresql_comes_back_and_the_runs_end_well(team: Team) -> Non
     worker = team.state / "worker"
     for tuner in team.deployments:
         shutil.rmtree(worker / "tuned" / tuner)
-    shutil.rmtree(worker / "home" / "cache")  # else they would have nothing to do
+    shutil.rmtree(worker / "home" / "cache")  # otherwise everything would be cached
     runs = _run_all(team, team.deployments)
     eventually("first rounds", lambda: sum(_tasks(team, runs).values()) >= 8)
     version, data = _cluster()
@@ -176,27 +176,27 @@ def test_a_killed_postgresql_comes_back_and_the_runs_end_well(team: Team) -> Non
     assert {tuner: _results(team, tuner) for tuner in runs} == undisturbed
     tasks = _tasks(team, runs)
     ended = tasks.pop("COMPLETED")
-    # Prefect's server may lose what it heard of a task's end while it could not write it down.
+    # Prefect's server may lose the end of a task that it could not store in the database.
     assert sum(tasks.values()) <= 2, tasks
     every = ended + sum(tasks.values())
     print(f"both runs ended well, the ends of {ended} of {every} tasks on record")
 
 
 def _results(team: Team, tuner: str) -> list[Any]:
-    """The schedules that a run found, with their cycles."""
+    """Return the schedules that a run found, with their cycles."""
     keys = ("id", "tuned_cycles", "knobs")
     return [[row.get(key) for key in keys] for row in _summary(team, tuner)["workloads"]]
 
 
 def _cluster() -> tuple[str, Path]:
-    """PostgreSQL's version and the folder of the tests' databases."""
+    """Return PostgreSQL's version and the folder of the tests' databases."""
     listed = subprocess.run(["pg_lsclusters", "-h"], capture_output=True, text=True, check=True)
     (line,) = [line for line in listed.stdout.splitlines() if f" {CLUSTER} " in line]
     return line.split()[0], Path(line.split()[5])
 
 
 def _tasks(team: Team, runs: Mapping[str, str]) -> dict[str, int]:
-    """Tasks of runs and of their subflows, by what Prefect's records say of their end."""
+    """Count the tasks of runs and their subflows by final state, from Prefect's database."""
     listed = ", ".join(repr(run) for run in runs.values())
     rows = team.rows(
         "prefect",
@@ -209,9 +209,9 @@ def _tasks(team: Team, runs: Mapping[str, str]) -> dict[str, int]:
 
 
 def _is_started(team: Team, version: str) -> bool:
-    """Start PostgreSQL as systemd or an administrator does.
+    """Start PostgreSQL as systemd or an administrator does. Return whether it answers.
 
-    The start is repeated while the killed process is not yet gone.
+    The caller repeats this while the killed process still exists.
     """
     command = ["pg_ctlcluster", version, CLUSTER, "start"]
     subprocess.run(command, cwd="/", check=False, capture_output=True)

@@ -1,4 +1,4 @@
-"""Checks that an output directory keeps the best schedule that any run in it has found."""
+"""Checks that an output directory keeps the best schedule of all runs in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that an option is declared once: command, form, library call and record agree."""
+"""Checks that an option is declared once: the command, form, library call and record agree."""
 
 from __future__ import annotations
 

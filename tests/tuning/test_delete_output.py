@@ -1,4 +1,4 @@
-"""Tests which files the deletion of a run removes. Most tests attack it with what a record says."""
+"""Tests the deletion of a run's files. Most tests forge a record to delete other files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.attack, pytest.mark.slow(seconds=2)]
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An output directory."""
+    """Return an output directory with a finished run."""
     out = tmp_path_factory.mktemp("deleted") / "out"
     tune_bare(model="digits_cnn", layers=["fc"], trials=2, batch=2, tuner="random", out=str(out))
     return out
@@ -28,7 +28,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def root(tuned: Path, tmp_path: Path) -> Path:
-    """A folder with a copy of the run in `tuned/one`, and a victim beside it."""
+    """Return a root folder with a copy of the run in `tuned/one`. A victim is beside the root."""
     shutil.copytree(tuned, tmp_path / "root" / "tuned" / "one")
     shutil.copytree(tuned, tmp_path / "victim")
     return tmp_path / "root"
@@ -67,7 +67,7 @@ def test_trials_that_other_runs_use_stay(root: Path) -> None:
 def test_trials_elsewhere_are_deleted_with_the_file(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second SQLite file stands in for the PostgreSQL database of a team."""
+    """A second SQLite file stands in for a team's PostgreSQL database."""
     out, elsewhere = root / "tuned" / "one", root / "team.sqlite"
     shutil.copy(out / FILE, elsewhere)
     monkeypatch.setattr(TrialStore, "postgres_location", lambda store: (elsewhere, ""))
@@ -179,7 +179,7 @@ def test_links_are_deleted_and_not_what_they_lead_to(root: Path) -> None:
 def test_a_directory_that_becomes_a_link_meanwhile_is_not_followed(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The link appears after the check of the path."""
+    """The directory becomes a link after its path was checked."""
     out, victim, before = root / "tuned" / "one", root.parent / "victim", _tree(root / "tuned")
 
     def swap(folder: Path, root: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Tests runs that start with the trials of an earlier run (`--warm-start DIR`)."""
+"""Tests runs that start from the trials of an earlier run (`--warm-start DIR`)."""
 
 from __future__ import annotations
 

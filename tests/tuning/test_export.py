@@ -1,4 +1,4 @@
-"""Tests tuned schedules as records that stock AutoTVM reads."""
+"""Tests the export of tuned schedules as log records of stock AutoTVM."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _record(workload: Workload, knobs: dict[str, int], space: str = "template") 
 
 
 def _knobs(record: dict[str, Any]) -> dict[str, int]:
-    """As AutoTVM applies them: a split by its last number, an option by its value."""
+    """Return knob values as AutoTVM applies them: the last factor of a split, or an option."""
     return {
         name: value[-1] if kind == "sp" else value
         for name, kind, value in record["config"]["entity"]
@@ -103,7 +103,7 @@ def test_a_product_has_the_knobs_of_the_stock_dense() -> None:
         ["tile_b", "sp", [-1, 1]], ["tile_ci", "sp", [-1, 16]], ["tile_co", "sp", [-1, 1]],
         ["oc_nthread", "ot", 1],
     ]  # fmt: skip
-    assert result["config"]["index"] == 3 * 4  # three values of tile_b before those of tile_ci
+    assert result["config"]["index"] == 3 * 4  # tile_ci counts after three values of tile_b
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_stock_tvm_knows_no_blocks_that_are_not_square() -> None:
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One workload, tuned in the stock compiler's own space."""
+    """Return one workload tuned in the stock compiler's own space."""
     out = tmp_path_factory.mktemp("stock") / "out"
     tune_bare(workload=CONV, space="stock", tuner="random", trials=16, out=str(out))
     return out

@@ -1,6 +1,6 @@
-"""Tests the final choice where measuring does not repeat.
+"""Tests the final choice of a schedule on a noisy target.
 
-It has no winner's curse, is not made twice, and uses nothing but its own measurements.
+The choice must be free of the winner's curse, be made only once, and use only its own measurements.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def schedule(number: int, source: str = TRIAL, compared: bool = False) -> Schedu
 
 
 class Machine:
-    """A machine with known true seconds.
+    """A simulated machine with known true latencies in seconds.
 
     It has lognormal noise, a drift that all schedules of a turn share, and some schedules that
     never run.
@@ -80,7 +80,7 @@ class Machine:
 
 
 def leaders_by_luck(machine: Machine, count: int) -> tuple[list[Schedule], float]:
-    """Those a run would find: the fastest of one noisy trial each, and the fastest figure."""
+    """Return the schedules with the fastest noisy trials, and the fastest of these latencies."""
     trials = [machine.one(number) for number in range(len(machine.true) - 1)]
     order = np.argsort(trials)[:count]
     return [schedule(int(number)) for number in order], trials[order[0]]
@@ -135,7 +135,7 @@ def test_who_is_clearly_the_best_is_chosen_whatever_its_place() -> None:
 
 
 def test_a_drift_from_turn_to_turn_changes_nothing() -> None:
-    """A machine that gets slower by half each turn, and no other noise."""
+    """The machine gets slower by half in each turn and has no other noise."""
 
     class Drifting(Machine):
         def __call__(
@@ -258,7 +258,7 @@ def run(target: str, folder: Path, notes: list[str] | None = None, **others: Any
 
 
 def fresh_records(folder: Path) -> list[dict[str, Any]]:
-    """The validation measurements that count, each with its choice."""
+    """Return the validation measurements that count, each with its choice."""
     result = rows(folder, "select * from trial_validations where rejected is null order by id")
     return [
         {**one, "choice": row["choice"], **dict(zip(Trial._fields, one["trial"], strict=True))}
@@ -330,7 +330,7 @@ def test_a_finished_choice_is_not_made_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("blocks", [0, 1, 2, 3])
 def test_a_choice_that_was_killed_goes_on(tmp_path: Path, blocks: int) -> None:
-    """As many blocks as were done stay."""
+    """Finished blocks of measurements are kept."""
     target = NoisyTarget()
     with registered(target) as name:
         run(name, tmp_path)
@@ -367,7 +367,7 @@ with registered(Doomed(), "doomed") as name:
 def test_a_command_killed_while_it_measures_goes_on_with_the_next_block(
     tmp_path: Path, batches: int, blocks: int
 ) -> None:
-    """By SIGKILL, after so many batches of programs; blocks that were done are not done again."""
+    """SIGKILL comes after some batches of programs. Finished blocks are not repeated."""
     given = [str(tmp_path), str(batches)]
     done = warm.run(given, tmp_path, os.environ, 120, program=DOOMED)
     assert done.returncode == -signal.SIGKILL, done.stderr
@@ -405,7 +405,7 @@ def test_a_forged_choice_is_set_aside_and_made_again(tmp_path: Path) -> None:
 
 
 def forge(folder: Path) -> None:
-    """All that the report measured took a microsecond."""
+    """Change all latencies in the report to one microsecond."""
     (row,) = rows(folder, "select id, measured from trial_validations where block = 3")
     made = json.loads(row["measured"])
     for one in made:
@@ -417,7 +417,7 @@ def forge(folder: Path) -> None:
 
 
 def test_a_validation_measurement_is_no_trial_of_any_run(tmp_path: Path) -> None:
-    """Another run into the same directory measures all its trials itself."""
+    """Another run in the same directory measures all of its trials itself."""
     target = NoisyTarget()
     with registered(target) as name:
         run(name, tmp_path)
@@ -430,7 +430,7 @@ def test_a_validation_measurement_is_no_trial_of_any_run(tmp_path: Path) -> None
 
 
 def test_a_forged_report_is_not_taken_where_the_choice_goes_on(tmp_path: Path) -> None:
-    """A block before it is missing: nothing behind that one can have been measured."""
+    """An earlier block is missing, so the report cannot have been measured after it."""
     with registered(NoisyTarget()) as name:
         run(name, tmp_path)
         forge(tmp_path)
@@ -458,7 +458,7 @@ def test_a_store_that_processes_share_holds_the_choice(tmp_path: Path) -> None:
 
 @pytest.mark.slow(seconds=2)
 def test_a_loop_that_is_really_timed_is_tuned(tmp_path: Path) -> None:
-    """Blocks of one element take several times as long as large ones, by any clock."""
+    """On any machine, blocks of one element take several times as long as large blocks."""
     with registered(TimedProduct()) as name:
         (row,) = run(name, tmp_path, tuner="default")["workloads"]
     low, high = row["validation"]["gain_interval"] or (0.0, 0.0)

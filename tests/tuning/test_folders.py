@@ -1,4 +1,4 @@
-"""Checks that an output directory is refused before any work, and that asking leaves no trace."""
+"""Checks that an unusable output directory is refused before any work, without creating files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks the four figures of a run, and the gains over the rule and over the fallback."""
+"""Tests the four latencies of a run and the gains over the rule schedule and the fallback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that results of a deployment's runs stay below the folder that the user gave."""
+"""Checks that the results of deployed runs stay below the configured root folder."""
 
 from __future__ import annotations
 

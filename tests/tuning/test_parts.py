@@ -1,7 +1,4 @@
-"""Checks that part of a network, or one workload, has the same schedules as the whole.
-
-Its summary says what it is of.
-"""
+"""Checks that tuning some layers, or one workload, gives the schedules of a whole-network run."""
 
 from __future__ import annotations
 
@@ -79,7 +76,7 @@ def test_a_workload_keeps_its_epilogue(tmp_path: Path) -> None:
 
 
 def test_options_name_one_subject_and_a_folder_of_its_own() -> None:
-    """Two targets of a network have two folders, so that neither run is refused."""
+    """Two targets of one network have two folders, so neither run is refused."""
     folders = [
         TuningOptions.parse(**given).folder.as_posix()
         for given in (
@@ -127,5 +124,5 @@ def test_an_unknown_layer_comes_with_the_nearest_ones() -> None:
 
 
 def test_the_plain_steps_are_the_default_epilogue() -> None:
-    """Options name them as text, so that reading options loads no numpy."""
+    """The options hold the epilogue as text, so that parsing options does not import numpy."""
     assert parse_epilogue(PLAIN_STEPS) == DEFAULT_EPILOGUE

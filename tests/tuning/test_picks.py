@@ -1,4 +1,4 @@
-"""Tests where a schedule of each layer comes from."""
+"""Tests where a build takes the schedule of each layer from."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def test_a_large_space_is_not_written_out_for_the_few_that_are_drawn() -> None:
 
 
 def test_rules_choose_without_compiling_or_measuring() -> None:
-    """A build without trials is then the same on a busy machine, and starts no process."""
+    """A build without trials therefore gives the same result on a busy machine.
+
+    It starts no process.
+    """
     target = make_target("cpu:threads=1")
     layers = [
         parse_workload(f"{shape},dtype=float32")
@@ -48,7 +51,7 @@ def test_rules_choose_without_compiling_or_measuring() -> None:
 
 
 def folder(place: Path, **changes: object) -> Path:
-    """A tuned folder with a schedule of each."""
+    """Write an output directory with one schedule per workload."""
     rows = [
         {"workload": str(w), "epilogue": "bias, >> 5, min 90, max 0", "space": "extended",
          "config": [0] * 11}
@@ -76,7 +79,10 @@ def test_a_tuned_folder_gives_them_whatever_their_immediates(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("epilogue", ["bias, >> 8, min 127, max 0", "+ 128, >> 8, min 127, max 0"])
 def test_what_runs_shifts_by_channel_runs_any_shift(epilogue: str, tmp_path: Path) -> None:
-    """Where scales a channel do not pay, a layer has one all the same; not the other way round."""
+    """If per-channel scales do not pay, the layer gets a single scale.
+
+    The schedule for per-channel shifts serves it too, but not the other way round.
+    """
     (one, other), own = SHAPES, "bias, >> channel 8, min 127, max 0"
     rows = [
         {"workload": one, "epilogue": own, "space": "extended", "config": [0] * 11},
@@ -92,7 +98,7 @@ def test_what_runs_shifts_by_channel_runs_any_shift(epilogue: str, tmp_path: Pat
 
 
 def test_channels_count_in_whole_blocks(tmp_path: Path) -> None:
-    """A tuned folder may name the workload as it was padded, or as it is."""
+    """A tuned folder may name the padded workload or the original one."""
     texts = ("conv2d:c=9,h=10,w=10,o=20,k=3,p=1", "max_pool:c=20,h=8,w=8,k=2,s=2")
     bare = [canonical(parse_workload(text, "")) for text in texts]
     whole = ("conv2d:c=16,h=10,w=10,o=32,k=3,p=1", "max_pool:c=32,h=8,w=8,k=2,s=2")

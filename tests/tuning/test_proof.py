@@ -1,4 +1,4 @@
-"""Tests what a recorded winner must show when it is timed again."""
+"""Tests the checks of a recorded winner, which is measured again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.tuning.verification import reproduces, schedule_of_baseline, ver
 
 @dataclass(frozen=True)
 class Clock:
-    """All of a target that matters here."""
+    """The part of a target that matters here: whether its measurements repeat."""
 
     deterministic: bool
 
@@ -46,7 +46,7 @@ def test_equal_where_measuring_repeats_and_at_most_twice_as_long_elsewhere(
 
 
 def test_a_baseline_schedule_is_verified_on_the_data_of_its_own_space() -> None:
-    """The extended space keeps the biases of such a layer otherwise than the template does."""
+    """The extended space stores the biases of this layer in another form than the template."""
     options = TuningOptions(model="digits_cnn", target="vta-pynq", tuner="random")
     text = "conv2d:n=1,c=32,h=4,w=4,o=32,k=3,s=1,p=1"
     ours = tuning_task_of(options, parse_workload(text, "bias, >> 8, min 127, max 0"))

@@ -1,4 +1,4 @@
-"""Checks that an output directory belongs to one network on one target, and says so."""
+"""Checks that an output directory belongs to one network on one target, and records both."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def out(tuned: Path, tmp_path: Path) -> Path:
-    """A copy of a finished run's folder."""
+    """Return a copy of a finished run's folder."""
     return Path(shutil.copytree(tuned, tmp_path / "out"))
 
 
@@ -87,7 +87,7 @@ def test_more_trials_and_other_tuners_go_on_and_other_tuners_are_named(out: Path
     note, *better = [event.text for event in heard if isinstance(event, Note)]
     assert "tuner random with seed 0" in note
     assert "stay in the database" in note
-    assert all("tuner random" in item for item in better)  # whose schedule stays the best known
+    assert all("tuner random" in item for item in better)  # its schedule is still the best
 
 
 @pytest.mark.nightly(seconds=25)
@@ -98,12 +98,12 @@ def test_a_file_is_known_by_its_place_or_by_what_is_in_it(tmp_path: Path) -> Non
     run = RUN | {"model": str(model), "layers": ["fc"], "target": str(board), "out": str(out)}
     tune_bare(**run)
     board.write_text(json.dumps(BOARD | {"bus_bits": 64}))
-    assert tune_bare(**run)["workloads"][0]["reused_trials"] == 0  # another machine, in its place
+    assert tune_bare(**run)["workloads"][0]["reused_trials"] == 0  # the file has another machine
     (tmp_path / "moved").mkdir()
     moved = Path(shutil.copy(model, tmp_path / "moved"))
     tune_bare(**run | {"model": str(moved)})
     moved.write_bytes(zoo.build("digits_cnn", seed=1).SerializeToString())
-    tune_bare(**run | {"model": str(moved)})  # the place that was used last
+    tune_bare(**run | {"model": str(moved)})  # accepted: the last run used this path
     with pytest.raises(FolderTaken, match=r"mine \(fc\) on board"):
         tune_bare(**run)
 

@@ -1,4 +1,4 @@
-"""Checks that a run is the same in a library call, the bare command, tasks and threads."""
+"""Checks that library call, `--bare` command, Prefect tasks and threads give the same run."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_workloads_at_a_time_give_the_same_schedules(library: Path, tmp_path: Pa
 @pytest.mark.slow(seconds=6)
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_repeated_command_tunes_a_workload_once(library: Path, tmp_path: Path, lost: int) -> None:
-    """Whether the record has it all, or a trial of the last round is gone."""
+    """The record is either complete or lacks a trial of the last round."""
     from tilewright.tasks.run_progress import RunProgress
     from tilewright.tasks.runner_prefect import NetworkRunner, WorkloadRunner
 
@@ -108,7 +108,7 @@ def test_a_repeated_command_tunes_a_workload_once(library: Path, tmp_path: Path,
         return tune_workload(LocalRunner(), *given)
 
     class Network(NetworkRunner):
-        """One whose runs in MLflow are not opened."""
+        """A runner that does not open MLflow runs."""
 
         def _tune_tracked(
             self, flow: Callable[..., Flow[TunedWorkload]], *given: Any

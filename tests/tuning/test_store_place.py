@@ -1,4 +1,4 @@
-"""Tests which database keeps the trials of a new output directory."""
+"""Tests which database stores the trials of a new output directory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_option_goes_before_the_variable_and_the_variable_before_the_workspa
 
 
 def test_options_keep_no_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PGPASSWORD", "")  # what the options put there goes with the test
+    monkeypatch.setenv("PGPASSWORD", "")  # restored after the test
     url = OPTION.replace("ada@", "ada:hush@")
     sweep = CompareOptions.parse(networks=("digits_cnn",), store=url, out=str(tmp_path))
     assert sweep.store == OPTION

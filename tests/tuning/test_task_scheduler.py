@@ -1,4 +1,4 @@
-"""Checks that rounds go to the workload whose next one is expected to save the most."""
+"""Tests the task scheduler, which gives rounds to the workload with the largest expected saving."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RUN = {"model": "digits_cnn", "tuner": "random", "trials": 16, "batch": 4, "seed
 COMMAND = ("tune", "digits_cnn", "--tuner", "random", "--trials", "16", "--batch", "4", "--seed",
            "7", "--out", "out", "--stop-gain", "0.001")  # fmt: skip
 SECONDS = 120.0
-"""How long workloads that are to be at work together wait for each other."""
+"""Maximum time in seconds that concurrent workloads of a test wait for each other."""
 
 
 def asking(found: Rounds, count: int = 1, macs: int = 1) -> TaskState:
@@ -49,13 +49,13 @@ IMPROVING: Rounds = [[400, 430, 460, None], [200, 230, 260, 290]]
 STANDING_STILL: Rounds = [[400, 401, 402, None], [400, 400, 400, 400]]
 
 
-# -- the rules ---------------------------------------------------------------------------------
+# -- scheduling rules --------------------------------------------------------------------------
 
 
 def test_those_without_a_round_come_first_the_heaviest_before_all() -> None:
     states = [asking(IMPROVING), asking([], 1, 5), asking([], 3, 2), asking([], 2, 3)]
     assert next_round(states, RULES) == (2, 4)
-    assert next_round(states[:2], replace(RULES, trials=3)) == (1, 3)  # so all get one
+    assert next_round(states[:2], replace(RULES, trials=3)) == (1, 3)  # so that all get a round
 
 
 def test_those_without_a_valid_trial_come_next_up_to_the_average() -> None:
@@ -111,7 +111,7 @@ def test_no_more_trials_are_given_than_there_are() -> None:
 def run_shared(
     at_a_time: int, work: Callable[[int], Flow[int]], workloads: int = 4
 ) -> TaskScheduler[int]:
-    """Workloads of 1, 2, … multiplications."""
+    """Run a task scheduler on workloads with 1, 2, … multiplications."""
     states = [TaskState(1, macs) for macs in range(1, workloads + 1)]
     flows = [work(number) for number in range(workloads)]
     scheduler = TaskScheduler(flows, states, at_a_time, RULES)
@@ -156,7 +156,7 @@ def test_no_more_than_that_are_at_work_and_all_is_scheduled(at_a_time: int) -> N
     assert sorted(set(granted_to)) == [0, 1, 2, 3]
     if at_a_time == 1:
         assert granted_to[:4] == [3, 2, 1, 0]
-        assert granted_to.count(0) < granted_to.count(1)  # which gets faster
+        assert granted_to.count(0) < granted_to.count(1)  # the one that still improves
 
 
 def test_those_with_nothing_left_to_try_wait_for_the_end() -> None:
@@ -239,7 +239,7 @@ def left(out: Path) -> list[object]:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run to its end."""
+    """Return a finished run."""
     out = tmp_path_factory.mktemp("shared") / "out"
     run(out, 0.001)
     return out

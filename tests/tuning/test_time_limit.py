@@ -1,4 +1,4 @@
-"""Checks `--for`: what a limit of time ends, and that a run continues as if there had been none."""
+"""Tests the time limit `--for`: the run stops in time and can be resumed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_run_that_time_ended_has_one_round_each_and_continues(
     options = TuningOptions.parse(**RUN, **shared, out=str(out), time_limit="1s")
     heard: list[Event] = []
     with monkeypatch.context() as patched:
-        patched.setattr(tuning, "seconds_of_duration", lambda text: 0)  # it is over at once
+        patched.setattr(tuning, "seconds_of_duration", lambda text: 0)  # the time is up at once
         first = tune_options(options, heard.append)
     assert [row["trials"] for row in first["workloads"]] == [8, 8]
     assert all(row["stopped_by_time"] for row in first["workloads"])
@@ -50,9 +50,9 @@ def test_workloads_share_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("tilewright.tuning.time_limit.time.monotonic", lambda: now)
     limit = TimeLimit(60, workloads=3)
     assert limit.begin_workload() == 120
-    now = 110.0  # the first needed less
+    now = 110.0  # the first workload took less than its share
     assert limit.begin_workload() == 135
-    now = 170.0  # the second took much longer
+    now = 170.0  # the second workload took much longer
     assert limit.begin_workload() == 170
     assert TimeLimit(60, workloads=4, at_a_time=2).begin_workload() == 200
     assert TimeLimit(60, workloads=4).begin_workload(pooled=True) == 230

@@ -1,4 +1,4 @@
-"""Checks what a run's total says: how much of the network, against which schedules."""
+"""Tests the total of a run: the fraction of the network, and the comparison schedules."""
 
 from __future__ import annotations
 
@@ -84,7 +84,10 @@ def _row(source: str, before: int, after: int) -> dict[str, object]:
 
 
 def test_the_headline_compares_with_the_rule_first_then_with_the_fallback() -> None:
-    """1,000 cycles tuned, 2,000 by the rule, 9,000 by the fallback, 500 at best."""
+    """The run takes 1,000 cycles tuned, 2,000 by the rule and 9,000 by the fallback.
+
+    The bound is 500 cycles.
+    """
     known, other = outcome(source="tophub"), outcome(o=17, source="estimate")
     published, guessed, mixed = (outcome_of(item) for item in ([known], [other], [known, other]))
     for run in (published, guessed):

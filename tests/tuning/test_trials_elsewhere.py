@@ -1,4 +1,4 @@
-"""Trials for other tools, and those that other tuners made."""
+"""Tests the export of trials for other tools, and the import of other tuners' trials."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DATABASE = Path(__file__).parents[1] / "data" / "metaschedule"
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run, some of whose trials are not valid."""
+    """Return a finished run in which some trials are not valid."""
     out = tmp_path_factory.mktemp("elsewhere") / "out"
     tune_bare(model="digits_cnn", layers=["conv2", "fc"], space="template", tuner="random",
               trials=24, batch=24, out=str(out))  # fmt: skip
@@ -122,7 +122,7 @@ def test_a_format_of_one_layer_wants_its_name(out: Path, tmp_path: Path) -> None
 
 
 def autotvm(result: object, **changes: object) -> dict[str, Any]:
-    """A record of AutoTVM's, as TVM 0.8 writes it."""
+    """Return a log record as AutoTVM of TVM 0.8 writes it."""
     task = ["llvm -keys=cpu", "dense_pack.x86", [["TENSOR", [1, 64], "float32"], None], {}]
     entity = [["tile_y", "sp", [-1, 1]], ["tile_x", "sp", [4, 16]], ["unroll", "ot", True]]
     config = {"index": 3, "code_hash": None, "entity": entity}

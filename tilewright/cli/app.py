@@ -119,7 +119,7 @@ _COMMANDS: dict[str, tuple[tuple[str, Callable[..., object], str | None], ...]] 
         ("enumerate", targets.enumerate_space, "Measure every schedule of a workload."),
     ),
     "Workspace": (
-        ("serve", workspace.serve, "Tune by a cron expression or at an interval."),
+        ("serve", workspace.serve, "Tune by a cron expression or at a fixed interval."),
         ("clean", workspace.clean, "Remove unused cached results and old Prefect records."),
     ),
 }

@@ -30,7 +30,8 @@ EXTRAS = {
     "prefect": "flows", "mlflow": "flows", "dask": "cluster", "distributed": "cluster",
     "cryptography": "cluster", "optuna": "optuna",
 }  # fmt: skip
-"""Extra of this distribution that installs a package, by the package's name."""
+"""Extra of this distribution (as in `pip install tilewright[EXTRA]`) that installs a package, by
+name of the package."""
 LITTLE_SPACE = 8 << 20
 """Free bytes below which a disk is assumed to be the cause of a library's failure."""
 PATIENCE_SECONDS = 2.0

@@ -32,8 +32,8 @@ from tilewright.tuning.options import TuningOptions
 
 R = TypeVar("R")
 _NAMES = {"model": model_text, "target": target_text, "warm start": warm_start_text}
-"""Functions that make the path of a file absolute and leave other names unchanged, by
-`CliOption.value`."""
+"""Functions that convert the value of an option, by `CliOption.value`. They make a relative path of
+a file absolute and return other names unchanged."""
 
 
 class OfferedFields:
@@ -113,7 +113,6 @@ def _help(field: FieldInfo, option: CliOption) -> str:
 
 # Options that commands declare themselves, with the help texts of the options models.
 Target = Annotated[str, typer.Option(help=help_of("target"), callback=target_text)]
-Seed = Annotated[int, typer.Option(help=help_of("seed"))]
 Space = Annotated[str, typer.Option(help=help_of("space"))]
 Cluster = Annotated[str, typer.Option(metavar="tls://HOST:PORT|local:N", help=help_of("cluster"))]
 MaxWaste = Annotated[float, typer.Option(help=help_of("max_waste"))]

@@ -19,7 +19,7 @@ from tilewright.networks import zoo_names
 
 MLFLOW_ID = re.compile(r"[0-9a-f]{32}")
 _OF_FILES = "replay"
-"""Type of target whose name is always followed by the path of a file."""
+"""Name of the kind of target whose arguments are always files, even if the files do not exist."""
 
 
 def count_paths_from_start(app: typer.Typer) -> None:

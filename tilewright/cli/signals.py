@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 INTERRUPTED, TERMINATED = 130, 143
 """Exit status of a command that Ctrl-C (130) or SIGTERM (143) ended."""
 END_SECONDS = 20.0
-"""Seconds for a run to end cleanly. After that, the process ends at once. Nothing is lost, because
-results are on disk at any time."""
+"""Seconds that a stopped run gets to end cleanly. Afterwards the process is ended at once. This
+loses no results, because results are always written to disk immediately."""
 AGAIN_SECONDS = 0.05
-"""Delay before a lost interrupt is delivered again. By then the code that lost it has returned."""
+"""Seconds before a lost interrupt is delivered again. By then, the code that lost the interrupt has
+returned."""
 
 T = TypeVar("T")
 

@@ -41,7 +41,7 @@ def _fit(stream: TextIO | None, descriptor: int) -> TextIO:
 
 
 FOLDERS = ("--out", "--root")
-"""Options that name a folder into which a command writes."""
+"""Options whose value is a folder into which a command writes."""
 
 
 def check_words(words: list[str]) -> None:

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 BELOW_HALF, NAN = 0x7FFF, 0x7FC0
-"""`BELOW_HALF` is added before the lower 16 bits are dropped; together with the last bit that
-stays, it rounds ties to even. `NAN` holds the bits of a bfloat16 NaN."""
+"""Constants of the rounding. `BELOW_HALF`, 1 less than half of the 16 bits that are dropped, is
+added before they are dropped, together with the last bit that stays, so that ties are rounded to
+even. `NAN` is the bit pattern of a bfloat16 NaN."""
 
 
 def rounded_array(numbers: NDArray[Any]) -> NDArray[np.uint16]:

@@ -53,7 +53,7 @@ Arrays: TypeAlias = "Mapping[str, NDArray[np.generic]]"
 MAX_UNPACKED_BYTES = 1 << 30
 MAX_JSON_BYTES = 1 << 25  # parsed Python objects take about twenty times as much memory
 _HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
-"""Matches the escape sequence of a surrogate, whose other half may be missing."""
+"""Matches the JSON escape sequence of a UTF-16 surrogate. Its other half may be missing."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time stamp that ZIP can store
 
 

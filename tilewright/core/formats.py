@@ -212,5 +212,6 @@ FORMATS: Mapping[str, Format] = {
     "weights": WEIGHTS,
     "workspace": WORKSPACE,
 }
-"""All formats by the name that `tilewright --version --json` prints. `DIFF` is written for other
-programs; Tilewright does not read it. `SWEEP` is a copy of `COMPARISON` until version 0.4."""
+"""All file formats, by the name that `tilewright --version --json` prints. Files of the format
+`DIFF` are written for other programs; Tilewright never reads them. `SWEEP` is a copy of
+`COMPARISON` until version 0.4."""

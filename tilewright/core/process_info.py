@@ -96,8 +96,9 @@ def usable_cores() -> int:
 
 
 def module_path() -> str:
-    """Return the module search path for a child process, as a value of `PYTHONPATH`.
+    """Return the absolute folders of the module search path, as a value of `PYTHONPATH`.
 
-    Relative folders and the working folder are excluded, because a stranger's files may lie there.
+    Relative folders, including "" for the working folder, are left out, because a stranger's files
+    may lie there. An absolute entry is kept, even if it is the working folder, as with `python -m`.
     """
     return os.pathsep.join(filter(os.path.isabs, sys.path))

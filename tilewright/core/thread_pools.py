@@ -62,8 +62,8 @@ class _OneThread:
 
 
 BLAS_ON_ONE_THREAD = _OneThread()
-"""Context in which BLAS uses one thread. Calls of `one_thread` functions within it are cheap,
-because the limit is set and restored only once."""
+"""Context in which BLAS uses one thread. Within the context, calls of `one_thread` functions are
+cheap, because the limit is set and restored only once."""
 
 
 @contextmanager

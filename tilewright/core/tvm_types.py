@@ -105,13 +105,14 @@ Condition: TypeAlias = Any
 """Result of a comparison: a boolean TVM expression, or a `bool` if two Python numbers are compared.
 """
 OnnxAttributes: TypeAlias = Mapping[str, Any]
-"""Attributes of an ONNX operator by name, as TVM's importer reads them: numbers, bytes, lists of
-these, and tensors."""
+"""Attributes of an ONNX operator by name, as TVM's importer reads them: numbers, bytes, tensors, or
+lists of numbers, bytes or tensors."""
 
 
 Operand: TypeAlias = Any
-"""The other operand of an expression: a number or an expression. This is not a union type, because
-`int` also has to match `Expression` and accepts other operands than TVM does."""
+"""The other operand of an expression: a number or an expression. The type is not a union, because
+`int` must also be accepted where `Expression` is expected, and `int` accepts other operands than
+TVM does."""
 
 
 class Expression(Protocol):
@@ -137,7 +138,7 @@ class Expression(Protocol):
 
 
 Combiner: TypeAlias = Callable[..., Expression]
-"""Builds the combination of two expressions: a function, or a class such as `tirx.Max`."""
+"""Function that combines two expressions into one, or a class such as `tirx.Max`."""
 Place: TypeAlias = Sequence[Expression]
 """Indices of an element of a buffer or tensor, one per axis."""
 

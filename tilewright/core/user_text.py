@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from tilewright.core.errors import TilewrightError
 
 _CONTINUES = re.compile(r"[^:]*=.*|[^:]*\.(?:csv|csv\.gz|parquet)")
-"""Matches a part of a list of targets that belongs to the target before it: NAME=VALUE or a table
-file."""
+"""Matches a part of a comma-separated list of targets that belongs to the previous target:
+NAME=VALUE, or a table file."""
 
 
 def printable(text: str, keep: str = "") -> str:

@@ -31,21 +31,25 @@ from tilewright.tuning.run_figures import (
 from tilewright.tuning.run_trials import RunLayer, RunTrials, RunUnreadable
 
 MOST_ROWS = 2000
-"""Maximum number of trials of a workload that the page draws. Half of them are the fastest ones."""
+"""Maximum number of trials per workload that the page draws. Half of the drawn trials are the
+fastest ones."""
 MOST_RUNS = 60
-"""Maximum number of runs whose curves are returned at once."""
+"""Maximum number of runs whose convergence curves one answer contains."""
 
 Answer = Mapping[str, Json]
 
 
 def answer_or_error(ask: Callable[[], Answer]) -> tuple[Answer, bool]:
-    """Call a function that computes data for the page, and convert its errors to messages.
+    """Call a function that computes data for the page, and convert expected errors to messages.
+
+    Only `TilewrightError`, `OSError` and `MlflowException` are converted; other exceptions
+    propagate.
 
     Args:
         ask: function that returns the data.
 
     Returns:
-        The data and True. If `ask` raises an error, a message for the page and False.
+        The result and True. If `ask` failed, `{"error": message}` and False.
     """
     try:
         return ask(), True

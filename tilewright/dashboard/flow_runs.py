@@ -25,9 +25,10 @@ from tilewright.flows.serve import FLOW
 
 ANSWER_SECONDS = 10.0
 BUSY_SECONDS = 0.1
-"""Time before a request is repeated that found Prefect's database busy."""
+"""Seconds before a request is repeated that failed because Prefect's database was busy."""
 MOST_FAILED = 200
-"""Maximum number of failed runs that are read. Prefect returns no more records per request."""
+"""Maximum number of failed flow runs that are read. Prefect returns at most this many records per
+request."""
 _STATES = {"FAILED": "failed", "CRASHED": "crashed"}
 
 

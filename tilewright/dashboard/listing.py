@@ -60,19 +60,22 @@ from tilewright.tuning.run_trials import (
 RUNNING, FINISHED, FAILED, STOPPED = "running", "finished", "failed", "stopped"
 _STATES = {"FINISHED": FINISHED, "FAILED": FAILED, "RUNNING": RUNNING}
 DEPTH, MOST_FOLDERS = 3, 2000
-"""Limits of the search for output directories: depth below a folder, and number of folders."""
+"""Limits of the search for output directories: the depth of subfolders, and the number of
+folders."""
 SHARE = 50
-"""Minimum interval between two readings, as a multiple of the time that a reading takes."""
+"""Minimum interval between two readings of the runs, as a multiple of the time that a reading
+takes."""
 OVERLAP_MS = 10_000
-"""Runs that began up to this long before the last reading are read again, since clocks differ."""
+"""Milliseconds by which two readings overlap: runs that began up to this long before the last
+reading are read again, because the clocks of machines differ."""
 MOST_KEPT = 64
-"""Number of runs whose trials are kept in memory."""
+"""Maximum number of runs whose trials are kept in memory."""
 
 _COMMAND = re.compile(r"```sh\n(.*?)\n```", re.DOTALL)
-"""Matches the command line in the Markdown description of a run."""
+"""Matches the command in the description of a run."""
 FIGURE_KEYS = (*(f"{name}_ms" for name in FIGURES), "gain", "gain_over_fallback")
-"""Names of the numbers that the page shows for a run or a layer: latencies in milliseconds, and the
-gains over the rule schedule and over the fallback."""
+"""Keys of the figures that the page shows for a run and for a layer: latencies in milliseconds, and
+the gains over the rule schedule and over the fallback."""
 
 T = TypeVar("T")
 

@@ -50,11 +50,9 @@ HEADERS = {
     "frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
 }
-"""HTTP headers of every answer.
-
-Records contain names that other people chose. The page shows them as text. If it failed to do so,
-this policy would still prevent foreign scripts from running and data from leaving the page.
-"""
+"""HTTP headers of every answer. Records contain names that other people chose. The page displays
+these names as text. Even if it failed to do so, this policy would prevent foreign scripts from
+running and data from leaving the page."""
 
 
 def application(known: KnownRuns) -> Starlette:

@@ -257,7 +257,10 @@ def _tune_workloads(asked: ToDecide, workloads: Sequence[Workload]) -> list[Pick
 
 
 def _subgraph(workload: Workload) -> Subgraph:
-    """Return a subgraph for one workload. The number of its calls is not known yet, so it is 1."""
+    """Return a subgraph that calls one workload once, in the form that tuning expects.
+
+    The real number of calls is not known yet.
+    """
     return Subgraph(workload, 1, ("fused",), workload.macs)
 
 
@@ -299,11 +302,11 @@ def list_decisions(
 
 
 def _saved_cost(timing: Evaluator, labels: Labelling, other: Labelling) -> tuple[int, int] | None:
-    """Return the cycles and bytes that the labelling `labels` saves compared with `other`.
+    """Return the cycles and bytes that one labelling saves compared with another.
 
     Args:
         timing: times labellings.
-        labels: the labelling whose savings are computed.
+        labels: the labelling whose savings are computed: one bool per possible fusion.
         other: the labelling with which it is compared.
 
     Returns:
@@ -368,9 +371,9 @@ def build_fusion_file(
 def preview(options: TuningOptions, target: Target, network: str) -> Decided:
     """Preview the fusion of a network by estimates, without tuning.
 
-    The function compares three labellings: no fusion, all fusions, and those that estimated
-    latencies favour ("greedy"). It also lists the saving of each fusion. Whole networks are
-    simulated, with schedules that were chosen by their estimated latency.
+    The function compares three selections of fusions: none, all, and those that estimated latencies
+    favour ("greedy"). It also lists the saving of each fusion. Whole networks are simulated, with
+    schedules that were chosen by their estimated latency.
 
     Args:
         options: options of the run; the fusion mode is ignored.
@@ -424,7 +427,15 @@ def list_layers(problem: FusionProblem, chosen: Evaluation) -> list[dict[str, Js
 
 
 def _labels(problem: FusionProblem, layers: Sequence[Layer]) -> list[list[int]]:
-    """Return for each layer the indices of the fusion decisions that concern its operators."""
+    """Return, for each layer, which fusion decisions concern its operators.
+
+    Args:
+        problem: the possible fusions.
+        layers: layers of the fused network.
+
+    Returns:
+        Indices of the decisions, one list per layer.
+    """
     base = {layer.output: layer for layer in problem.graph.layers}
     labels: list[list[int]] = [[] for _ in layers]
     for place, choice in enumerate(problem.offered):
@@ -440,7 +451,14 @@ def _labels(problem: FusionProblem, layers: Sequence[Layer]) -> list[list[int]]:
 
 
 def list_read_rows(graph: IntegerGraph) -> list[list[int]]:
-    """Return for each layer the sorted row indices of the layers that produce its inputs."""
+    """Return, for each layer, which layers compute the tensors that it reads.
+
+    Args:
+        graph: the network. Row k is its layer number k.
+
+    Returns:
+        Sorted row indices, one list per layer.
+    """
     writers = {layer.output: row for row, layer in enumerate(graph.layers)}
     return [
         sorted({row for name in layer.reads for row in _writers(graph, name, writers, set())})

@@ -21,8 +21,8 @@ from tilewright.targets.workload import Workload
 from tilewright.tuning.schedule_lookup import PickTable, pick_without_trials
 
 Tune = Callable[[Sequence[Workload]], Sequence[Pick | None]]
-"""Returns one schedule per workload, or None for a workload if no schedule that was tried is valid.
-"""
+"""Function that returns one schedule per workload, or None for a workload for which no valid
+schedule was found."""
 
 
 class NoSchedule(WorkloadError):
@@ -40,9 +40,10 @@ class NoSchedule(WorkloadError):
 
 
 class FusionSchedules:
-    """Schedules of workloads. A workload is tuned when its schedule is first needed.
+    """Schedules of the workloads of fused networks. Each workload is tuned on first use.
 
-    The schedule of a workload never changes, so that costs of different labellings are comparable.
+    The schedule of a workload never changes, so that costs of different selections of fusions are
+    comparable.
 
     Args:
         blocks: block sizes of the accelerator.
@@ -71,9 +72,15 @@ class FusionSchedules:
         self._table.add(workload, pick)
 
     def known(self, workload: Workload) -> Pick | None:
-        """Return the schedule of a workload, or None if the workload has to be tuned.
+        """Return the schedule of a workload, if it is known.
 
         The schedule may come from a different workload that has the same schedule space.
+
+        Args:
+            workload: the workload.
+
+        Returns:
+            The schedule, or None if the workload has to be tuned.
         """
         pick = self._found.get(workload) or self._table.closest_match(workload)
         if pick is not None:
@@ -81,7 +88,13 @@ class FusionSchedules:
         return pick
 
     def untuned_workloads(self, workloads: Sequence[Workload]) -> list[Workload]:
-        """Return the distinct workloads that have no schedule yet and were not tuned in vain."""
+        """Return the distinct workloads that have no schedule yet.
+
+        Workloads for which tuning already found no valid schedule are left out.
+
+        Args:
+            workloads: the workloads to check.
+        """
         unknown = [
             workload for workload in dict.fromkeys(workloads) if self.known(workload) is None
         ]
@@ -89,6 +102,9 @@ class FusionSchedules:
 
     def schedules_for(self, workloads: Sequence[Workload]) -> list[Pick]:
         """Return one schedule per workload. Workloads that have none yet are tuned first.
+
+        Args:
+            workloads: the workloads.
 
         Raises:
             NoSchedule: a workload has no valid schedule.
@@ -135,12 +151,13 @@ class Evaluation:
 
     @property
     def cost(self) -> tuple[int, int]:
-        """Sort key for labellings: cycles, with ties broken by bytes moved."""
+        """Sort key for evaluations: cycles, with ties broken by bytes moved."""
         return self.cycles, self.dram_bytes
 
 
 Heard = Callable[[Evaluation, int], None]
-"""Callback: gets the evaluation of each simulated network, and the number of simulations so far."""
+"""Callback for each simulated network. Its arguments are the evaluation of the network and the
+number of simulations so far."""
 
 
 class Evaluator:
@@ -212,7 +229,13 @@ class Evaluator:
         return evaluation
 
     def _layers(self, labels: Labelling) -> tuple[object, ...]:
-        """Return a key that is equal for labellings that give the same network."""
+        """Return a hashable description of a labelled network, under which its cost is cached.
+
+        Labellings that give the same network have the same description.
+
+        Args:
+            labels: the labelling: one bool per possible fusion.
+        """
         return tuple(
             (layer.names, layer.data, layer.output, layer.workload)
             for layer in self.problem.labelled(labels).layers
@@ -222,6 +245,9 @@ class Evaluator:
         """Simulate the network of a labelling, even if its cost is already in the cache.
 
         The result is not cached.
+
+        Args:
+            labels: the labelling: one bool per possible fusion.
 
         Raises:
             WorkloadError: a layer has no valid schedule, or the program cannot be loaded on a
@@ -236,17 +262,25 @@ class Evaluator:
         )
 
     def untuned_workloads(self, labels: Labelling) -> list[Workload]:
-        """Return the workloads that `__call__` would tune to evaluate a labelling."""
+        """Return the workloads that must be tuned before a labelling can be evaluated.
+
+        Args:
+            labels: the labelling: one bool per possible fusion.
+        """
         if labels in self._known:
             return []
         return self.schedules.untuned_workloads(self.problem.workloads(labels))
 
     def find_evaluation(self, labels: Labelling) -> Evaluation | None:
-        """Return the cost of a labelling, or None if it was not evaluated yet."""
+        """Return the cost of a labelling, or None if it was not evaluated yet.
+
+        Args:
+            labels: the labelling: one bool per possible fusion.
+        """
         return self._known.get(labels)
 
     def evaluations(self) -> list[Evaluation]:
-        """Return the evaluations of all labellings so far, in the order of the requests."""
+        """Return the evaluations of all labellings so far, in the order of their first request."""
         return list(self._known.values())
 
 

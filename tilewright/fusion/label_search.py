@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from tilewright.fusion.problem import Labelling, Segments
 
 CostsOf = Callable[[Sequence[Labelling]], Sequence[float]]
-"""Returns one cost per labelling, in any unit; infinite if the labelled network cannot run."""
+"""Function that returns one cost per labelling, in any unit. The cost is infinite if the labelled
+network cannot run."""
 
 
 class FusionBudgetSpent(Exception):
@@ -57,7 +58,7 @@ class Objective:
         """Return the costs of several labellings.
 
         Args:
-            several: the labellings.
+            several: the labellings, each with one bool per possible fusion.
 
         Returns:
             Float array of shape (labellings,).
@@ -75,7 +76,10 @@ class Objective:
         return np.array([self.asked[labels] for labels in several])
 
     def one(self, labels: Labelling) -> float:
-        """Return the cost of a single labelling (one bool per possible fusion).
+        """Return the cost of a single labelling.
+
+        Args:
+            labels: the labelling: one bool per possible fusion.
 
         Raises:
             FusionBudgetSpent: the labelling was not evaluated before, and the budget is spent.
@@ -107,8 +111,8 @@ def flip_labels(labels: Labelling, places: Sequence[int]) -> Labelling:
 
 
 Search = Callable[[Objective, Sequence[Labelling], np.random.Generator], None]
-"""A search algorithm. It evaluates the given labellings first, then others, with the objective.
-Raises `FusionBudgetSpent` when the objective's budget is spent."""
+"""A search algorithm. It evaluates the given labellings first and then other labellings, by calling
+the objective. It raises `FusionBudgetSpent` when the budget of the objective is spent."""
 
 
 def search_all(
@@ -121,7 +125,7 @@ def search_all(
     Args:
         search: the search algorithm.
         objective: cost function; it stores the costs of all labellings.
-        starts: labellings to start from.
+        starts: labellings (one bool per possible fusion) to start from.
         rng: random generator.
     """
     with suppress(FusionBudgetSpent):
@@ -129,14 +133,15 @@ def search_all(
 
 
 def descend(objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator) -> None:
-    """Run a steepest descent from each labelling in `starts`, beginning with the cheapest.
+    """Search for a cheaper labelling by steepest descent, starting from each given labelling.
 
     The descent returns nothing; the costs of all evaluated labellings are stored in `objective`. It
     is deterministic and does not use `rng`.
 
     Args:
         objective: cost function; it stores the costs of all labellings.
-        starts: labellings to start from.
+        starts: labellings (one bool per possible fusion) to start from. The cheapest one comes
+            first.
         rng: random generator.
 
     Raises:

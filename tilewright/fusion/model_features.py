@@ -31,9 +31,9 @@ LAYER = (
     "averaged", "residual", "steps", "log2 roofline", "log2 estimate", "tuned",
     "log2 cycles over estimate", "log2 dram bytes over least", "scratchpad share",
 )  # fmt: skip
-"""Columns of a layer's features. The last four are 0 unless the layer was simulated: a flag that it
-was simulated, its cycles relative to the estimate, the bytes that it moves relative to the size of
-its tensors, and the share of the fullest scratchpad that its tiles occupy."""
+"""Columns of a layer's features. The last four are 0 unless the layer was simulated. They are a
+flag that the layer was simulated, its cycles relative to the estimate, the bytes that it moves
+relative to the size of its tensors, and the occupied fraction of the fullest scratchpad."""
 KINDS = ("activation", "pool", "siblings", "shortcut", "average")
 """Kinds of fusions, in the order of the policy's columns."""
 _UNIT_COLUMNS = (
@@ -43,8 +43,8 @@ _UNIT_COLUMNS = (
 )  # fmt: skip
 _TENSOR_BYTES = [LAYER.index(f"log2 {name} bytes") for name in ("data", "weight", "output")]
 NEIGHBOUR = ("log2 cycles", "log2 data bytes", "log2 weight bytes", "log2 output bytes")
-"""Features of the previous and of the next layer in the same command stream, which are part of each
-layer's features; 0 if there is no such layer."""
+"""Features of the previous and the next layer in the same command stream. They are part of each
+layer's features, and are 0 if there is no previous or next layer."""
 EDGE = ("is read", "is next", "log2 bytes")
 _NEIGHBOUR_BYTES = [LAYER.index(name) for name in NEIGHBOUR[1:]]
 
@@ -88,7 +88,11 @@ class Figures:
         self._tuned: dict[Workload, LayerFigures] = {}
 
     def layer_figures(self, workload: Workload) -> LayerFigures:
-        """Return the features of a layer's workload."""
+        """Return the features of a layer, which depend only on its workload and its known costs.
+
+        Args:
+            workload: workload of the layer.
+        """
         if workload in self._tuned:
             return self._tuned[workload]
         if workload not in self._plain:
@@ -126,7 +130,15 @@ class Figures:
         return LayerFigures(np.array(row), estimate)
 
     def _share(self, workload: Workload, pick: Pick) -> float:
-        """Return the share of the fullest scratchpad that a schedule occupies; 0 if unknown."""
+        """Return the fraction of the fullest scratchpad that a schedule occupies.
+
+        Args:
+            workload: the workload.
+            pick: its schedule.
+
+        Returns:
+            The fraction; 0 if the target has no estimates for this schedule.
+        """
         estimates, space = capability(self.problem.target, Estimates), None
         if estimates is not None:
             space = self.problem.target.space(workload)
@@ -139,7 +151,10 @@ class Figures:
 def _bytes(w: Workload) -> tuple[int, int, int]:
     """Return the sizes in bytes of a workload's data, weights and output, at one byte per element.
 
-    The data and weights of a fused shortcut are included.
+    The data and weights of a fused projection shortcut are included. A max-pool has no weights.
+
+    Args:
+        w: the workload.
     """
     data = w.batch * w.in_channels * w.height * w.width
     weights = w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w

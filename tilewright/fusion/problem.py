@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 
 
 Labelling = tuple[bool, ...]
-"""One bool per possible fusion, in the order of `FusionProblem.offered`: whether it is applied."""
+"""One bool per possible fusion, in the order of `FusionProblem.offered`; True if the operators are
+fused."""
 
 TVM_FUSES = ("activation",)
-"""Kinds of fusions that TVM's FuseOps applies. It merges only elementwise operators into the
-preceding kernel. Pooling gets a separate kernel, and convolutions are not merged."""
+"""Kinds of fusions that TVM's pass FuseOps applies. FuseOps only merges elementwise operators into
+the preceding kernel. It gives pooling a separate kernel and does not merge convolutions."""
 Segments = tuple[tuple[int, ...], ...]
-"""Groups of decisions, each as the indices of its decisions. The groups are ordered by their first
-decision, and each decision is in at most one group."""
+"""Disjoint groups of decisions, each a tuple of indices of decisions. The groups are ordered by
+their first decision."""
 
 
 class FusionProblem:
@@ -116,9 +117,13 @@ class FusionProblem:
         return Accelerator.for_target(self.target)
 
     def estimate_workload(self, workload: Workload) -> float | None:
-        """Return the target's estimate for the best schedule of a workload, in its cost unit.
+        """Return the target's estimate for the best schedule of a workload.
 
-        Returns None if the target has no estimate for the workload.
+        Args:
+            workload: the workload.
+
+        Returns:
+            The estimate in the target's cost unit, or None if the target has no estimate.
         """
         form = canonical(pad_to_blocks(workload, self.accelerator.blocks))
         try:
@@ -127,9 +132,13 @@ class FusionProblem:
             return None
 
     def estimate(self, labels: Labelling) -> float | None:
-        """Return the sum of the target's estimates of all layers of a labelled network.
+        """Return the sum of the target's estimates over all layers of a labelled network.
 
-        The sum is in the target's cost unit. It is None if a layer has no estimate.
+        Args:
+            labels: the labelling: one bool per possible fusion.
+
+        Returns:
+            The sum in the target's cost unit, or None if a layer has no estimate.
         """
         estimates = [self.estimate_workload(workload) for workload in self.workloads(labels)]
         return (
@@ -140,7 +149,7 @@ class FusionProblem:
 
     @cached_property
     def greedy(self) -> Labelling:
-        """The labelling that results from fusing greedily by estimated latency.
+        """The labelling (one bool per fusion) that a greedy rule chooses by estimated latency.
 
         The rule starts from the labelling that TVM would choose. It then visits the other fusions
         once, in order, and applies each fusion for which the estimates of the affected layers
@@ -159,7 +168,11 @@ class FusionProblem:
         return labels
 
     def _gain(self, labels: Labelling, other: Labelling) -> float:
-        """Return the estimated latency that the labelling `other` saves compared with `labels`.
+        """Return the estimated latency that one labelling saves compared with another.
+
+        Args:
+            labels: the labelling to compare with.
+            other: the labelling whose saving is computed.
 
         Returns:
             The saving in the target's cost unit; 0 if a layer has no estimate.
@@ -177,7 +190,11 @@ class FusionProblem:
         return sum(e or 0.0 for e in estimates[0]) - sum(e or 0.0 for e in estimates[1])
 
     def named(self, labels: Labelling) -> dict[str, bool]:
-        """Return the labels of a labelling (one bool per fusion) by the names of the fusions."""
+        """Return the labels of a labelling by the names of the fusions.
+
+        Args:
+            labels: the labelling: one bool per possible fusion.
+        """
         return {str(choice): label for choice, label in zip(self.offered, labels, strict=True)}
 
 

@@ -307,7 +307,8 @@ class BudgetedEvaluator:
         """Return measurements of configs: from memory, from the store, or from `simulate`.
 
         New measurements are counted, stored and reported to the listener, up to the end of the
-        budget.
+        budget. Configs that did not compile are stored, but they cost no budget and are not
+        reported.
 
         Args:
             design: the machine.
@@ -317,7 +318,9 @@ class BudgetedEvaluator:
             compiles: count the new configs as compilations. False if the caller has counted them.
 
         Raises:
-            BudgetSpent: there are more new configs than the budget allows.
+            BudgetSpent: there are new configs but the budget is already spent, or more new configs
+                compiled than the budget allows. In the second case, those within the budget are
+                stored first.
         """
         space = design.target.space(workload)
         flat, tried = space.ravel(configs).tolist(), self.layer_trials(design, workload)

@@ -159,7 +159,14 @@ def int8_obstacle(call: FusedCall) -> tuple[str, str] | None:
 
 
 def int8_notes(call: FusedCall) -> list[str]:
-    """Return remarks for the operator report on how the int8 version of a call differs."""
+    """Return remarks for the operator report on how an int8 accelerator deviates from the model.
+
+    Args:
+        call: the layer with its fused steps.
+
+    Returns:
+        The remarks, for example that a layer takes two passes; empty if there are none.
+    """
     notes = []
     if not requantise_shift(call)[1]:
         notes.append(
@@ -178,15 +185,24 @@ def int8_notes(call: FusedCall) -> list[str]:
 
 
 def _output_quantisation(call: FusedCall) -> Quantisation | None:
-    """Return the quantisation of the call's output, or None if the call is not requantised.
+    """Return the quantisation of a call's output, which the last `quantise` step defines.
 
-    The last `quantise` step defines it. A ReLU after that step keeps the scale.
+    A ReLU after that step keeps the scale.
+
+    Args:
+        call: the layer with its fused steps.
+
+    Returns:
+        The quantisation, or None if no step quantises.
     """
     return next((s.quantisation for s in reversed(call.steps) if s.kind == "quantise"), None)
 
 
 def _zeros(quantisation: Quantisation) -> list[int]:
-    """Return the zero points of a tensor in int8. 128 is subtracted from those of uint8 tensors."""
+    """Return the zero points of a tensor, converted to int8.
+
+    For uint8 tensors, 128 is subtracted from the zero points.
+    """
     offset = 128 if quantisation.dtype == "uint8" else 0
     return [zero - offset for zero in quantisation.zero_point or (0,)]
 
@@ -224,7 +240,11 @@ def float_obstacle(call: FusedCall) -> tuple[str, str] | None:
 
 
 def is_quantised_call(call: FusedCall) -> bool:
-    """Return whether any tensor of the call is quantised."""
+    """Return whether any tensor that a fused call reads or writes is quantised.
+
+    Args:
+        call: the layer with its fused steps.
+    """
     quantised = (call.data_quantisation, call.weight_quantisation)
     return any(quantised) or any(step.quantisation for step in call.steps)
 
@@ -272,7 +292,11 @@ def float_epilogue(call: FusedCall, mode: EpilogueMode) -> tuple[EpilogueOp, ...
 
 
 def computes_integers(call: FusedCall) -> bool:
-    """Return whether a layer reads integers directly instead of dequantised float32 values."""
+    """Return whether a layer's CPU kernel reads integers instead of dequantised float32 values.
+
+    Args:
+        call: the layer with its fused steps.
+    """
     return call.reads_integers
 
 
@@ -329,7 +353,12 @@ def quantised_scales(steps: Sequence[FusedStep]) -> list[TensorScale]:
 
 
 def _follows(steps: Sequence[FusedStep], place: int) -> bool:
-    """Return whether a kernel can perform the step at index `place` after the steps before it."""
+    """Return whether a kernel can perform a step after the steps before it.
+
+    Args:
+        steps: the steps after the layer's product, in execution order.
+        place: index of the step in question.
+    """
     step, before = steps[place], steps[:place]
     if step.kind == "bias":
         return all(earlier.kind == "bias" for earlier in before)
@@ -343,9 +372,15 @@ def _follows(steps: Sequence[FusedStep], place: int) -> bool:
 
 
 def _written_next(steps: Sequence[FusedStep], place: int) -> Quantisation | None:
-    """Return the quantisation of the `quantise` step at index `place` + 1.
+    """Return the quantisation of the integers that a kernel writes directly after a step.
 
-    Return None if the step at that index is another step, or if a kernel cannot write its integers.
+    Args:
+        steps: the steps after the layer's product, in execution order.
+        place: index of the step.
+
+    Returns:
+        The quantisation of the next step, if this is a `quantise` step whose integers a kernel can
+        write; otherwise None.
     """
     following = steps[place + 1] if place + 1 < len(steps) else None
     if following is None or following.kind != "quantise" or not _is_written(following.quantisation):
@@ -354,7 +389,10 @@ def _written_next(steps: Sequence[FusedStep], place: int) -> Quantisation | None
 
 
 def _is_written(quantisation: Quantisation | None) -> bool:
-    """Return whether a kernel can write integers of this quantisation."""
+    """Return whether a kernel can write integers of this quantisation.
+
+    The integers must have 8 bits and a single scale for the whole tensor.
+    """
     return quantisation is not None and quantisation.dtype in BYTES and len(quantisation.scale) == 1
 
 

@@ -38,7 +38,7 @@ multiply-accumulates."""
 
 @dataclass(frozen=True, eq=False)
 class ImportedWhole:
-    """The compiled part of a network after import.
+    """The part of a network that is compiled, after its import into TVM.
 
     Attributes:
         normal: the compiled part in normal form.
@@ -118,7 +118,10 @@ def fused_calls(normal: NormalGraph) -> tuple[FusedCall, ...]:
 
 
 def weightless_graph(normal: NormalGraph) -> NormalGraph:
-    """Return a copy of a graph whose weights have shapes but no data; see `without_weights`."""
+    """Return a copy of a graph whose weights have shapes but no data.
+
+    See `networks.onnx.files.without_weights`.
+    """
     model, absorbed = without_weights(normal.model), dict(normal.absorbed)
     return replace(normal, model=model, absorbed=absorbed)
 
@@ -146,7 +149,7 @@ class Imported:
 
     @property
     def has_layers(self) -> bool:
-        """Whether the compiled part contains a pool or an operator with multiply-accumulates."""
+        """True if the compiled part contains a pool or an operator with multiply-accumulates."""
         if self.core is None:
             return False
         normal = self.core.normal
@@ -155,7 +158,7 @@ class Imported:
 
     @property
     def last(self) -> list[Region]:
-        """The regions that run after all compiled code."""
+        """The regions that onnxruntime runs after all compiled code."""
         return [region for region in self.regions if region.last]
 
 
@@ -215,7 +218,7 @@ def import_compiled(
 
 
 def _runs(fixed: NormalGraph, region: Region) -> bool:
-    """Return whether onnxruntime accepts a region.
+    """Return whether onnxruntime accepts a region, a part of the network that it would run.
 
     Regions of models without branches are always accepted. In a model with branches, the static
     shapes inside a branch that is never taken may contradict each other, so onnxruntime has to try
@@ -243,8 +246,8 @@ def _import_core(
 ) -> ImportedWhole:
     """Import the compiled part of a partitioned graph into TVM.
 
-    Each region that compiled code calls is replaced by one operator. Regions that run after the
-    compiled code are removed, unless `keep_last` is true.
+    Each onnxruntime region that compiled code calls is replaced by one operator. Regions that run
+    after the compiled code are removed, unless `keep_last` is true.
 
     Args:
         fixed: the graph with static shapes. It is modified if there are no regions.
@@ -268,10 +271,17 @@ def _import_core(
 
 
 def _origin(name: str, operators: Collection[str]) -> str | None:
-    """Return the operator in `operators` from which a rewrite created the named operator.
+    """Return the source operator from which a rewrite created an operator.
 
     A rewrite names the operators that it creates `source/suffix`, so suffixes are removed until a
-    known name remains. If there is none, return None.
+    known name remains.
+
+    Args:
+        name: name of the operator.
+        operators: names of all source operators.
+
+    Returns:
+        The name of the source operator, or None if there is none.
     """
     while name and name not in operators:
         name = name.rpartition("/")[0]

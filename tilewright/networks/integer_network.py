@@ -112,7 +112,14 @@ def in_integers(
 
 
 def _pooled_on(accelerator: Accelerator) -> PoolRule:
-    """Return a rule that merges a max-pool into the convolution before it if that is faster."""
+    """Return a function that fuses a max-pool with the convolution before it where that is faster.
+
+    Args:
+        accelerator: the accelerator on which the times are compared.
+
+    Returns:
+        A function from the two workloads to the fused workload, or to None if they stay separate.
+    """
     return lambda convolution, after: pool_where_faster(convolution, after, accelerator)
 
 
@@ -159,7 +166,13 @@ def quantised_graph(
 
 
 def _in_form(graph: IntegerGraph, accelerator: Accelerator) -> IntegerGraph:
-    """Make the layers of a graph round ties to even if the accelerator does."""
+    """Adapt the layers of a graph to the rounding of an accelerator.
+
+    Args:
+        graph: the integer graph.
+        accelerator: the accelerator. If it does not round ties to even, the graph is returned
+            unchanged.
+    """
     if not accelerator.rounds_to_even:
         return graph
     steps = (
@@ -201,7 +214,11 @@ def workloads_of(graph: IntegerGraph) -> list[ExtractedWorkload]:
 
 
 def report_placement(report: ModelReport, graph: IntegerGraph) -> ModelReport:
-    """Return a copy of a report, updated with where the integer graph runs each operator.
+    """Return a copy of a report, updated to the integer graph.
+
+    Each operator gets the place where the graph runs it, except operators that run in onnxruntime.
+    The workloads and the number of offloaded multiply-accumulates are replaced by those of the
+    graph's layers.
 
     Args:
         report: the report that was made from the offloading decisions.
@@ -227,7 +244,7 @@ def report_placement(report: ModelReport, graph: IntegerGraph) -> ModelReport:
 
 
 def with_nothing(report: ModelReport, reason: str) -> ModelReport:
-    """Return a copy of a report in which nothing is offloaded.
+    """Return a copy of a report in which no operator is offloaded.
 
     Every operator that has a workload becomes a CPU operator with the given reason.
 

@@ -26,7 +26,10 @@ class Operands:
     equation: str = ""
 
     def shape(self, place: int) -> Shape:
-        """Return the shape of the input at index `place`.
+        """Return the shape of one of the operator's inputs.
+
+        Args:
+            place: index of the input.
 
         Raises:
             UnknownShape: the input is missing or its shape is unknown.
@@ -82,7 +85,11 @@ def product(output: Shape, inner: int) -> int:
 
 
 def _convolution(place: int = 1) -> Rule:
-    """Return the rule for a convolution whose weights are the input at index `place`."""
+    """Return a function that counts the multiply-accumulates of a convolution.
+
+    Args:
+        place: index of the weights among the operator's inputs.
+    """
     return lambda operands: convolution(operands.output, operands.shape(place))
 
 
@@ -123,9 +130,13 @@ def _einsum(operands: Operands) -> int:
 
 
 def _spelt_out(labels: str, rank: int) -> list[str]:
-    """Return one label per dimension of an Einsum operand.
+    """Split the labels of an Einsum operand, such as "b...ij", into one label per dimension.
 
-    The dimensions of an ellipsis are numbered from the right, so that they match between operands.
+    The dimensions of the ellipsis are numbered from the right, so that they match between operands.
+
+    Args:
+        labels: the operand's part of the equation.
+        rank: number of dimensions of the operand.
     """
     before, dots, after = labels.partition("...")
     hidden = rank - len(before) - len(after) if dots else 0
@@ -133,7 +144,7 @@ def _spelt_out(labels: str, rank: int) -> list[str]:
 
 
 def _relax_attention(operands: Operands) -> int:
-    """Count the two matrix products of an attention operator in Relax.
+    """Count the multiply-accumulates of Relax's attention: its two matrix products.
 
     Query, key and value have shape (batch, sequence, heads, size).
     """
@@ -143,29 +154,31 @@ def _relax_attention(operands: Operands) -> int:
 
 
 def _attention(operands: Operands) -> int:
-    """Count the two matrix products of ONNX's Attention and of MultiHeadAttention.
+    """Count the multiply-accumulates of ONNX's Attention or MultiHeadAttention.
 
-    Query, key and value have shape (batch, heads, sequence, size) or (batch, sequence, heads ·
-    size).
+    They are those of the two matrix products. Query, key and value have shape (batch, heads,
+    sequence, size) or (batch, sequence, heads · size).
     """
     query, key, value = (operands.shape(place) for place in range(3))
     return math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 
 def _projected_attention(operands: Operands) -> int:
-    """Count onnxruntime's Attention: the two matrix products and the projection before them.
+    """Count the multiply-accumulates of onnxruntime's Attention, which includes a projection.
 
-    The data have shape (batch, sequence, inputs), and the projection weights (inputs, 3 · size).
+    They are those of the projection and of the two matrix products. The data have shape (batch,
+    sequence, inputs), and the projection weights (inputs, 3 · size).
     """
     (batch, rows, inputs), columns = operands.shape(0), operands.shape(1)[-1]
     return batch * rows * (inputs * columns + rows * columns * 2 // 3)
 
 
 def _recurrent(operands: Operands) -> int:
-    """Count a recurrent layer, which has one product with the data and one with the state per step.
+    """Count the multiply-accumulates of a recurrent layer.
 
-    The data have shape (steps, batch, inputs). The weights have shapes (directions, gates · hidden,
-    inputs) and (directions, gates · hidden, hidden).
+    Each step has one product with the data and one with the state. The data have shape (steps,
+    batch, inputs). The weights have shapes (directions, gates · hidden, inputs) and (directions,
+    gates · hidden, hidden).
     """
     steps, weight, recurrence = (operands.shape(place) for place in range(3))
     return math.prod(steps[:2]) * (math.prod(weight) + math.prod(recurrence))

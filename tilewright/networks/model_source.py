@@ -344,7 +344,7 @@ class OnnxSource:
         )
 
     def _check_known(self) -> None:
-        """Check once that onnxruntime knows all operators."""
+        """Check, on the first call only, that onnxruntime knows all operators of the model."""
         if not self._known:
             self._accepted = check_known(self.name, without_weights(self._model))
             self._known = True

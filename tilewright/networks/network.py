@@ -263,10 +263,16 @@ class Network:
         return self._surveyed_on(accelerator)
 
     def decisions_on(self, accelerator: Accelerator) -> list[OffloadDecision]:
-        """Return the offloading decision for each fused call, based on its cost on both devices.
+        """Decide for each fused call whether it runs on an accelerator or on the CPU.
+
+        A fused call is a set of operators that run as one layer. The decision compares its time on
+        both devices.
 
         Args:
             accelerator: the accelerator.
+
+        Returns:
+            One decision per fused call, in execution order.
         """
         return decide_offloading(self.examined, accelerator)
 
@@ -294,7 +300,7 @@ class Network:
         Args:
             accelerator: the accelerator.
             decisions: the offloading decision for each call.
-            split: the network, split into its compiled part and later regions.
+            split: the network, split into its compiled part and the onnxruntime regions after it.
         """
         from tilewright.networks.integer_network import in_integers
 

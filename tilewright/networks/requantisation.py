@@ -162,12 +162,12 @@ class Requantisation:
 
     @property
     def by_channel(self) -> bool:
-        """Whether channels have different shifts."""
+        """True if channels have different shifts."""
         return len(set(self.shifts.tolist())) > 1
 
     @property
     def is_possible(self) -> bool:
-        """Whether the shifts are within the limits of 32-bit accumulators."""
+        """True if the shifts are within the limits of 32-bit accumulators."""
         if self.by_channel:
             return bool(0 <= self.shifts.min() <= self.shifts.max() <= MAX_SHIFT)
         left = self.residual.value if self.residual and self.residual.kind == "residual" else 0
@@ -299,10 +299,10 @@ def check_sums(weight: NDArray[np.int8] | None, products: int, finished: Finishe
 
 
 def shift_of_channels(shifts: NDArray[np.integer]) -> EpilogueOp:
-    """Return the epilogue operation that shifts each channel by its own amount.
+    """Return the epilogue operation that shifts each channel by its own number of bits.
 
-    Its value states the range of the amounts: a narrow range that starts at the value, or any
-    amounts if the value is 0.
+    The operation does not hold the shifts. Its value states their range (`EpilogueOp.shift_range`):
+    a narrow range that starts at the value, or any shifts if the value is 0.
 
     Args:
         shifts: right shifts of shape (channels,).
@@ -412,10 +412,14 @@ def _shifts(exact: Real) -> Integers:
 
 
 def _balanced(exact: Real) -> Real:
-    """Round weights of shape (o, …) so that the rounding errors of each channel nearly cancel.
+    """Round weights to int8 so that the rounding errors of each channel nearly cancel.
 
-    Then the mean of the data contributes little to the sums of the fine weights. The sums are
-    smaller, and the int8 tensor that holds them can have a finer step.
+    Then the mean of the data contributes little to the sums of the fine weights (the scaled
+    rounding errors). The sums are smaller, and the int8 tensor that holds them can have a finer
+    step.
+
+    Args:
+        exact: unrounded weights of shape (o, …).
     """
     coarse = np.rint(exact)
     for weights, rounded in zip(

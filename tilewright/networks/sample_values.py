@@ -285,7 +285,13 @@ def base_integers(
 
 
 def _fill_arrays(kinds: Kinds, names: Sequence[str], value: int) -> dict[str, Array]:
-    """Return arrays filled with `value`, for the inputs whose integer type is large enough."""
+    """Return an array for each input in which all elements are equal to one integer.
+
+    Args:
+        kinds: shape and element type of each input, by name.
+        names: names of the inputs. Inputs of a type that cannot hold the integer are left out.
+        value: the integer.
+    """
     arrays = {}
     for name in names:
         shape, dtype = kinds[name]
@@ -295,7 +301,15 @@ def _fill_arrays(kinds: Kinds, names: Sequence[str], value: int) -> dict[str, Ar
 
 
 def _try_inputs(reference: Reference, inputs: Feed) -> Feed | None:
-    """Return the outputs of the model, or None if it rejects the inputs."""
+    """Run the source model on inputs that it may reject.
+
+    Args:
+        reference: runs the source model.
+        inputs: arrays by input name.
+
+    Returns:
+        The outputs by name, or None if the model rejects the inputs.
+    """
     try:
         return reference(inputs)
     except InputError:

@@ -125,9 +125,10 @@ class SandboxedSource:
             ) from None
 
     def _users_limit(self) -> str:
-        """Describe the memory limit of this process, for messages.
+        """Describe the memory limit that the user's shell sets, for messages.
 
-        Return "" if it is not below the memory limit of the child process.
+        Returns:
+            The text, or "" if the shell's limit is not below the memory limit of the child process.
         """
         most = self._limits.memory_bytes
         least = most if most is None else least_memory(most)

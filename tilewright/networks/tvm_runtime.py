@@ -123,7 +123,14 @@ def serialise_program(
 
 
 def inputs_of(layers: Sequence[Layer]) -> tuple[str, ...]:
-    """Return the names of the tensors that layers read but do not write, in order of first use."""
+    """Return the names of the tensors that a sequence of layers reads but does not write.
+
+    Args:
+        layers: the layers.
+
+    Returns:
+        The names, in order of first use.
+    """
     written = {layer.output for layer in layers}
     read = [name for layer in layers for name in layer.reads]
     return tuple(dict.fromkeys(name for name in read if name not in written))
@@ -209,7 +216,7 @@ class HostProgram:
         self._sizes = self._checked_sizes()
 
     def _checked_sizes(self) -> list[int]:
-        """Check that the program's segments get all tensors that they read, in the right sizes.
+        """Check that each sequence of layers in the program gets all tensors that it reads.
 
         Returns:
             The number of elements of each input of the program.

@@ -101,7 +101,10 @@ def _check_parameters(params: Sequence[RelaxVar], count: int) -> None:
 
 
 def _names(main: RelaxFunction) -> dict[RelaxVar, str]:
-    """Return a unique name for each bound variable. Repeated names get a numeric suffix."""
+    """Return a unique name for each variable that `main` binds.
+
+    A number is appended to a name that occurs several times.
+    """
     taken: set[str] = {str(param.name) for param in main.params}
     names = {}
     for block in main.body.blocks:
@@ -116,7 +119,13 @@ def _names(main: RelaxFunction) -> dict[RelaxVar, str]:
 
 
 def _fields(result: RelaxExpr) -> list[RelaxType] | None:
-    """Return the types of the fields of a tuple result, or None if the result is a tensor.
+    """Return the types of the tensors in a function's result.
+
+    Args:
+        result: the result as an expression.
+
+    Returns:
+        One type per field of a tuple, or None if the result is a single tensor.
 
     Raises:
         ImportFailedError: the result is neither a tensor nor a tuple of tensors.
@@ -131,7 +140,10 @@ def _fields(result: RelaxExpr) -> list[RelaxType] | None:
 
 
 def _with_result(flat: FlatGraph) -> FlatGraph:
-    """Append a binding for the tuple that `main` constructs in its return statement, if any."""
+    """Append a binding for the tuple that `main` returns, so that every result is a binding.
+
+    The graph is returned unchanged if `main` returns something other than a new tuple.
+    """
     body = flat.module["main"].body.body
     if not isinstance(body, relax.Tuple):
         return flat
@@ -153,7 +165,11 @@ def _with_clips(flat: FlatGraph) -> FlatGraph:
 
 
 def _clips(flat: FlatGraph) -> Iterator[tuple[Binding, Binding]]:
-    """Yield each maximum that a minimum follows, with the `relax.clip` that replaces both."""
+    """Find each pair of an elementwise maximum and a minimum that reads its result.
+
+    Yields:
+        The binding of the maximum, and a binding with one `relax.clip` that replaces both.
+    """
     for outer in flat.bindings:
         upper = _elementwise(flat, outer, topi.minimum)
         inner = None if upper is None else flat.by_var.get(upper[0])
@@ -275,7 +291,14 @@ def offloaded_calls(module: IRModule, function: str) -> Iterator[tuple[str, byte
 
 
 def left_operators(module: IRModule) -> dict[str, str]:
-    """Return the reasons why operators stay with TVM, by operator name."""
+    """Return the operators of a module that TVM computes instead of the accelerator.
+
+    Args:
+        module: a module that `flows.tvm_partition.partition_for_vta` returned.
+
+    Returns:
+        The reason, by operator name.
+    """
     said = module.attrs.get(LEFT, {}) if module.attrs else {}
     return {str(name): str(why) for name, why in said.items()}
 
@@ -286,13 +309,17 @@ def _bytes(content: GenericConst) -> bytes:
 
 
 def _add_island(builder: BlockBuilder, island: CpuIsland) -> GlobalVar:
-    """Add the function of an island to a module, and return its global variable."""
+    """Add the function of a CPU island to a module, and return its global variable."""
     function = island.function.without_attr("global_symbol").without_attr(CALLED)
     return builder.add_func(function, f"tvm_{island.name}")
 
 
 class _OffloadedMain:
-    """Builder of the new `main` function.
+    """Builder of a module's new `main` function, which calls accelerator programs and islands.
+
+    Args:
+        builder: Relax builder of the new function.
+        graph: the integer graph of the old `main`.
 
     Attributes:
         known: Relax expression of each value that was emitted so far, by value name.
@@ -304,7 +331,12 @@ class _OffloadedMain:
         self.known: dict[str, RelaxExpr] = {}
 
     def island(self, step: CpuIsland, function: GlobalVar) -> None:
-        """Emit a call to the function of an island, which TVM computes."""
+        """Emit a call to the function of a CPU island, a group of operators that TVM computes.
+
+        Args:
+            step: the island.
+            function: global variable of the island's function.
+        """
         made = self._builder.emit(relax.Call(function, [self._value(n) for n in step.inputs]))
         self._unpack(made, step.outputs)
 
@@ -323,7 +355,14 @@ class _OffloadedMain:
             self._unpack(made, [value.name for value in step.outputs])
 
     def result(self, value: Value) -> RelaxExpr:
-        """Emit a network output in its shape and type, and return its expression."""
+        """Emit the conversion of a network output to its shape and type.
+
+        Args:
+            value: name, shape and type of the output.
+
+        Returns:
+            The expression of the output.
+        """
         name = self._graph.results[value.name]
         result, held = self._value(name), self._graph.values[name]
         if held.dtype == "int8" and value.dtype == "uint8":
@@ -339,7 +378,11 @@ class _OffloadedMain:
         return result
 
     def _value(self, name: str) -> RelaxExpr:
-        """Return the expression of a value. Network inputs are quantised on their first use."""
+        """Return the expression of a value. Network inputs are quantised on their first use.
+
+        Args:
+            name: name of the value.
+        """
         if name not in self.known:
             source, scale = self.known[self._graph.quantised[name]], self._graph.values[name].scale
             if str(source.ty.dtype) == "uint8":

@@ -280,15 +280,16 @@ def _influences(
 ) -> None:
     """Draw how much features change the predictions of a model, as a SHAP summary plot.
 
-    There is one line per feature and one dot per config. The horizontal position of a dot is the
-    Shapley value. Its colour is the rank of the feature's value within its workload, from blue
-    (low) to red (high).
+    There is one line per feature and one dot per config, with at most `_DOTS` randomly chosen dots
+    per feature. The horizontal position of a dot is the Shapley value. Its colour is the rank of
+    the feature's value within its workload, from blue (low) to red (high).
 
     Args:
         axes: axes on which to draw.
         explained: explanation of each workload.
         role: the model: "P", "V" or "A".
-        most: the features to draw, most influential first.
+        most: the features to draw, most influential first. Features with a share below `_SMALLEST`
+            are left out. If none remains, a text is drawn instead.
     """
     rows = [row for row in most if row.share >= _SMALLEST]
     axes.set_title(ROLES[role].partition(":")[0], fontsize=10, loc="left", fontweight="bold")

@@ -65,7 +65,10 @@ def spread_out(x: NDArray[np.float64], n: int, rng: np.random.Generator) -> NDAr
 
 
 def in_turn(one: NDArray[np.int64], other: NDArray[np.int64], share: float) -> NDArray[np.int64]:
-    """Merge two rankings into one by taking items from both alternately, without duplicates.
+    """Merge two rankings of the same items into one, without duplicates.
+
+    Items are taken alternately from the two rankings, in the proportion given by `share`. An item
+    that the other ranking has already contributed is skipped.
 
     Args:
         one: first ranking: row indices of shape (a,), best first.

@@ -39,7 +39,8 @@ _compiled = partial(
     },
 )
 _MOMENTS = {"first_moments": "mu", "second_moments": "nu"}
-"""Names of Adam's moment estimates in an explorer's state, and their names in optax."""
+"""Adam's two moment estimates: the name of their array in a tuner's state, and their name in
+optax."""
 
 
 class LearnedError(TilewrightError):
@@ -47,13 +48,13 @@ class LearnedError(TilewrightError):
 
 
 class LearnedPolicy(NamedTuple):
-    """Weights of the policy and critic networks, and the state of their optimiser, Adam.
+    """Weights of the policy and critic networks, and the state of the optimiser Adam.
 
     Attributes:
         weights: all weights as one float32 vector of shape (numbers,). The policy network comes
-            first, then the critic. Each layer has a matrix (outputs, inputs), followed by its
-            biases.
-        adam: state of the optimiser.
+            first, then the critic. Each layer has a matrix of shape (outputs, inputs), followed by
+            its biases.
+        adam: optax's state of Adam: both moment estimates and the number of updates.
     """
 
     weights: jax.Array
@@ -138,7 +139,7 @@ class ActorCritic:
         )
 
     def arrays(self, learned: LearnedPolicy) -> dict[str, NDArray[np.generic]]:
-        """Convert the networks and the optimiser's state to arrays, which `begin` can restore.
+        """Convert the networks and the optimiser's state to arrays that `begin` can restore.
 
         Args:
             learned: the weights and the state of Adam.
@@ -187,7 +188,7 @@ class ActorCritic:
 
         Args:
             learned: networks and optimiser state before the updates.
-            steps: the recorded steps to learn from.
+            steps: the recorded steps of the agent, from which to learn.
             parts: indices into `steps`, one minibatch per row, shape (updates, minibatch). -1 marks
                 padding, which keeps the array shape constant so that nothing is recompiled.
             count: number of minibatches to use; the rows of `parts` after them are ignored.
@@ -212,10 +213,13 @@ class ActorCritic:
         """Compute PPO's loss: clipped surrogate objective, critic's squared error and entropy.
 
         Args:
-            weights: all weights.
+            weights: all weights, as in `LearnedPolicy.weights`.
             steps: one minibatch of steps.
-            counted: bool array of shape (steps,). Padding is False and does not contribute to the
-                loss.
+            counted: bool array of shape (steps,), False for padding, which does not contribute to
+                the loss.
+
+        Returns:
+            The mean loss of the steps that are not padding, a scalar.
         """
         log_policy, expected = self._networks(weights, steps.seen)
         ratio = jnp.exp(self._log_chance(log_policy, steps.done) - steps.log_chance)
@@ -234,7 +238,11 @@ class ActorCritic:
         return chosen.sum(axis=(1, 2))
 
     def _networks(self, weights: ArrayLike, seen: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Evaluate both networks.
+        """Evaluate the policy network and the critic network.
+
+        Args:
+            weights: all weights, as in `LearnedPolicy.weights`.
+            seen: knob positions as in `PolicySteps.seen`, shape (rows, knobs).
 
         Returns:
             Log probabilities of the actions down, stay and up, shape (rows, knobs, 3), and
@@ -251,7 +259,13 @@ class ActorCritic:
 
     @_compiled
     def _fresh(self, seed: ArrayLike) -> LearnedPolicy:
-        """Draw initial weights, uniform within ±1/√inputs of each layer."""
+        """Initialise both networks and Adam.
+
+        Weights are drawn uniformly within ±1/√inputs of their layer.
+
+        Args:
+            seed: seed of the initial weights.
+        """
         bounds = [
             np.full(prod(shape), matrix[1] ** -0.5, np.float32)
             for matrix, biases in zip(self._shapes[::2], self._shapes[1::2], strict=True)
@@ -278,11 +292,14 @@ class ActorCritic:
 
 
 def layers(parts: list[jax.Array], x: ArrayLike) -> jax.Array:
-    """Apply linear layers with tanh between them.
+    """Evaluate a multilayer perceptron: linear layers with tanh between them.
 
     Args:
-        parts: matrices (outputs, inputs) and biases (outputs,), alternating.
-        x: input; its last axis has the inputs of the first layer.
+        parts: matrices (outputs, inputs) and biases (outputs,), alternating, one pair per layer.
+        x: input of the first layer, shape (…, inputs).
+
+    Returns:
+        Output of the last layer, shape (…, outputs).
     """
     for k in range(0, len(parts), 2):
         x = (jnp.tanh(x) if k else x) @ parts[k].T + parts[k + 1]

@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 from tilewright.targets.base import Configs, Space
 
 ENUMERABLE = 200_000
-"""Spaces up to this size are scored completely; larger ones by a pool of candidates."""
+"""Largest number of configs of a space that is enumerated. In larger spaces, only a sample of the
+configs is scored."""
 
 
 def list_untried(space: Space, tried: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the flat indices of all configs that have not been tried yet.
+    """Return the flat indices of all configs that have not been tried yet, ascending.
 
-    The space is enumerated, so it must be small or be given as an explicit list of configs
-    (`Space.listed`).
+    All configs are enumerated, so the space must be small or be given as an explicit list of
+    configs (`Space.listed`).
 
     Args:
         space: a space with at most `ENUMERABLE` configs, or one given as a list.
@@ -74,7 +75,7 @@ def sample(
 
 
 def draw_configs(space: Space, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Draw about `n` random configs of a space, which may include tried configs.
+    """Draw about `n` distinct random configs of a space, which may include tried configs.
 
     Args:
         space: the search space.
@@ -94,14 +95,14 @@ def draw_configs(space: Space, n: int, rng: np.random.Generator) -> NDArray[np.i
 
 
 def neighbours(space: Space, configs: Configs) -> NDArray[np.int64]:
-    """Return all configs of the space that differ from a given config in exactly one knob.
+    """Return all configs that differ in exactly one knob from one of the given configs.
 
     Args:
         space: the search space.
         configs: the given configs as knob indices, int array of shape (n, knobs).
 
     Returns:
-        Flat indices of the neighbours without the given configs, shape (m,), ascending.
+        Flat indices of the neighbours, shape (m,), ascending. The given configs are left out.
     """
     strides = np.concatenate([[1], np.cumprod(space.cardinalities)[:-1]])
     around = [np.empty(0, dtype=np.int64)]
@@ -130,17 +131,18 @@ def pool(
 
     If the space has at most `whole` configs, all untried configs are returned. Otherwise, the
     result consists of a random sample and the neighbours of the best configs, without duplicates.
+    Neighbours of a config differ from it in one knob.
 
     Args:
         space: the search space.
         tried: flat indices of the configs that were tried, ascending.
-        best: best configs so far, shape (b, knobs).
+        best: the fastest configs so far, whose neighbours are added, shape (b, knobs).
         size: size of the random sample.
         rng: random generator.
-        whole: largest number of configs of a space that is enumerated.
+        whole: largest size of a space of which all configs are returned.
 
     Returns:
-        Configs of shape (n, knobs).
+        Configs as knob indices, shape (n, knobs), ordered by flat index.
     """
     if space.size <= whole:
         return space.unravel(list_untried(space, tried))
@@ -150,7 +152,12 @@ def pool(
 
 
 def _occurs_in(values: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which of `values` occur in the ascending array `known`, as a bool array."""
+    """Return a bool array that is True where an element of `values` occurs in `known`.
+
+    Args:
+        values: integers of shape (n,), in any order.
+        known: integers of shape (m,), ascending.
+    """
     if not len(known):
         return np.zeros(len(values), dtype=np.bool_)
     place = np.minimum(np.searchsorted(known, values), len(known) - 1)

@@ -66,15 +66,22 @@ class CostModel(Protocol):
         """
 
     def save(self, path: Path) -> None:
-        """Write the fitted model to a file in its native format."""
+        """Write the fitted model to a file in its native format.
+
+        Args:
+            path: the file. Its suffix should be `suffix`.
+        """
 
     def load(self, path: Path) -> None:
         """Load a saved model into this object.
 
+        Args:
+            path: the file that `save` wrote.
+
         Raises:
             OSError: the file cannot be read.
-            ValueError: the file does not contain a model of this kind. Invalid contents cause no
-                other exception.
+            ValueError: the file does not contain a model of this kind.
+            KeyError: the file is an NPZ file in which an array is missing.
         """
 
 
@@ -151,13 +158,13 @@ class VetoModel(CostModel, Protocol):
         """Probability of being valid below which a config may be vetoed, that is, not compiled."""
 
     def accept(self, chance: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return which configs must not be vetoed.
+        """Return for each config whether it must be kept, that is, must not be vetoed.
 
         Args:
             chance: predicted probability that each config is valid, shape (n,).
 
         Returns:
-            Bool array of shape (n,).
+            Bool array of shape (n,); False for configs that may be vetoed.
         """
 
 
@@ -179,8 +186,8 @@ class Learners(Protocol):
     def absolute_features(self, problem: Problem, configs: Configs) -> Features:
         """Compute features for tree models that learn from several workloads.
 
-        All spaces with the same knobs have the same columns. Columns that are constant within the
-        space of `problem` are therefore included.
+        All spaces with the same knobs have the same columns. A column is therefore kept even if it
+        has the same value for all configs of the space of `problem`.
 
         Args:
             problem: the tuning problem.
@@ -222,9 +229,9 @@ class Learners(Protocol):
         """
 
     def work(self, hidden: Features) -> Floats:
-        """Estimate the work of programs from their counters.
+        """Estimate how much programs compute and transfer, from their counters.
 
-        The estimates rank programs before any measurement.
+        The estimates rank programs before any measurement: programs with less work first.
 
         Args:
             hidden: counters that lowering reported, one row per program.

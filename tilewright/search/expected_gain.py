@@ -1,8 +1,8 @@
 """Prediction of the time that the next tuning round of a workload will save.
 
 The prediction depends only on the complete rounds of the workload and on the number of trials of
-the next round. It uses neither a clock nor random numbers nor a learned model. A resumed run
-therefore makes the same decisions as an uninterrupted run.
+the next round. It does not use a clock, random numbers or a learned model. A resumed run therefore
+makes the same decisions as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from tilewright.search.history import History
 DISCOUNT = 0.5
 """Factor by which a round's weight falls with each later round."""
 PRIOR_WEIGHT = 1.0
-"""Weight of the record statistics, in rounds."""
+"""Weight of the prediction that treats trials as independent draws. A weight of 1 equals that of
+the latest round's measured improvement."""
 LEADERS = 4
-"""Number of trials after the best one from which the spacing is estimated."""
+"""Number of trials after the best one from which the scale of the latencies' tail is estimated."""
 WIDEST = 1.0
-"""Upper limit on the distance of a trial from the best one, in log2.
-
-Missing trials count as this far away, so an unknown distance is a factor of two.
-"""
+"""Upper limit on the distance of a trial from the best one, in log2; 1 is a factor of two. Trials
+that do not exist yet are assumed to be at this distance."""
 
 
 def best_latency(history: History) -> float | None:
@@ -112,7 +111,13 @@ def expected_improvement(history: History, trials: int, baseline: float | None =
 
 
 def _spacing(latencies: NDArray[np.float64]) -> float:
-    """Estimate the scale s of the tail of the latencies, in log2."""
+    """Estimate the scale s of the tail of the latencies, in log2.
+
+    `expected_improvement` defines s and explains the estimate.
+
+    Args:
+        latencies: latency of each trial, shape (n,); infinite where a trial is not valid.
+    """
     ranked = np.log2(np.sort(latencies[np.isfinite(latencies)]))
     behind = np.full(LEADERS, WIDEST)
     distances = ranked[1 : LEADERS + 1] - ranked[0]
@@ -121,7 +126,17 @@ def _spacing(latencies: NDArray[np.float64]) -> float:
 
 
 def _improvements(latencies: NDArray[np.float64], rounds: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Return the log2 improvement of each round after the round with the first valid trial."""
+    """Return by how much each round has lowered the log2 of the best latency.
+
+    Rounds up to and including the one with the first valid trial are left out.
+
+    Args:
+        latencies: latency of each trial in order, shape (n,); infinite where a trial is not valid.
+        rounds: index of the round of each trial, shape (n,).
+
+    Returns:
+        Improvements of shape (rounds,); 0 for rounds without improvement.
+    """
     ends = np.flatnonzero(np.append(np.diff(rounds) != 0, len(rounds) > 0))
     best = np.log2(np.minimum.accumulate(latencies)[ends])
     best = best[np.isfinite(best)]

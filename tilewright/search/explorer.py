@@ -37,7 +37,7 @@ class Candidates:
 
     Attributes:
         configs: knob indices, int array of shape (n, knobs).
-        scores: predictions by model, each of shape (n,).
+        scores: predictions by name of the model (see `Scores`), each of shape (n,).
         vetoed: number of configs that were vetoed and are not part of `configs`.
     """
 
@@ -96,7 +96,7 @@ ROLES = {
     "V": "Model V: validity",
     "A": "Model A: performance, with features known after compiling",
 }
-"""Purpose of each model of an explorer, by its name in the explorer's state."""
+"""Description of each model of a tuner, by its name in the tuner's state."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,8 @@ class ModelInput:
     """Input of one model for the configs of a batch.
 
     Attributes:
-        rows: rows of the batch for which the model can make a prediction, shape (m,).
+        rows: rows of the batch for which the model can make a prediction, shape (m,). A model that
+            needs compiled programs can predict only rows that compiled.
         features: features of these rows.
         offset: known part of each prediction, such as an estimated log2 latency, shape (m,). The
             model was trained on the remainder, so the offset is added to its predictions.
@@ -205,7 +206,11 @@ class Explorer(Protocol):
             problem: the problem to tune.
             state: state of the explorer.
             history: trials so far.
-            n: batch size. The result may have more candidates, from which the later stages choose.
+            n: batch size.
+
+        Returns:
+            The candidates. There may be more than `n`, from which the later stages choose. Empty if
+            the space is exhausted.
         """
 
     def veto(
@@ -239,8 +244,10 @@ class Explorer(Protocol):
             state: state of the explorer.
             history: trials so far.
             lowered: the lowered configs with their compile results and hidden features.
-            n: maximum number of configs to measure. At least one must be chosen if `lowered` is not
-                empty.
+            n: maximum number of configs to measure.
+
+        Returns:
+            The choice, with at least one config if `lowered` is not empty.
         """
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
@@ -292,7 +299,13 @@ class BaseExplorer(Generic[OptionsT]):
     """Base class of tuners with default behaviour for every stage except `generate`.
 
     By default, no candidate is vetoed and candidates are measured in the order of the proposals.
-    `OptionsT` is the class of the tuner's options.
+    The protocol `Explorer` describes the arguments and results of all stages. `OptionsT` is the
+    class of the tuner's options.
+
+    Args:
+        name: name under which the tuner is registered.
+        options: values of the tuner's options.
+        learners: source of features and untrained models.
     """
 
     def __init__(self, name: str, options: OptionsT, learners: Learners) -> None:

@@ -91,7 +91,7 @@ class History:
 
     @cached_property
     def possible_latency(self) -> NDArray[np.float64]:
-        """Latency of each trial, shape (n,); infinite if the trial is not valid or not positive."""
+        """Latency of each trial, shape (n,); infinite where it is not valid or not positive."""
         latency = self.latency
         return np.where(np.isfinite(latency) & (np.nan_to_num(latency) > 0), latency, np.inf)
 
@@ -156,7 +156,7 @@ class History:
         self, lowered: Lowered, measured: Measurements, failed: Configs,
         compiled: Lowered | None = None,
     ) -> History:  # fmt: skip
-        """Return the history extended by one measured round.
+        """Return the history with one more round, whose trials have been measured.
 
         Args:
             lowered: the measured configs after lowering, in the order of the trials.
@@ -192,8 +192,12 @@ class History:
     ) -> tuple[Configs | None, Features | None]:
         """Return the compiled but unmeasured configs after a round, and their hidden features.
 
-        They are the configs of earlier rounds without those in `measured`, followed by the configs
-        of `new`.
+        They are the configs of earlier rounds that are still unmeasured, followed by the configs of
+        `new`. Both results are None if the tuner does not keep such configs.
+
+        Args:
+            measured: the configs that this round has measured.
+            new: the configs that this round compiled but did not measure, or None.
         """
         configs, hidden = self.compiled, self.compiled_hidden
         if configs is not None and hidden is not None:
@@ -216,7 +220,12 @@ class History:
 
 
 def _occur_in(configs: Configs, others: Configs) -> NDArray[np.bool_]:
-    """Return which rows of `configs` (n, knobs) also occur in `others`, as a bool array."""
+    """Return a bool array of shape (n,) that is True for rows of `configs` that occur in `others`.
+
+    Args:
+        configs: configs of shape (n, knobs).
+        others: configs of shape (m, knobs).
+    """
     known = {config.tobytes() for config in others}
     return np.array([config.tobytes() in known for config in configs], dtype=np.bool_)
 
@@ -303,7 +312,10 @@ def new_programs(history: History, hidden: Features) -> NDArray[np.int64]:
 def _measured_variance(history: History, hidden: Features) -> NDArray[np.float64]:
     """Return the hidden features of the valid trials, as a matrix with one row per trial.
 
-    There are no rows if the trials have other columns than `hidden`.
+    Args:
+        history: trials so far.
+        hidden: hidden features of other programs. If the trials have other columns than these, the
+            matrix has no rows.
     """
     seen = history.hidden.rows(history.valid)
     return seen.matrix if seen.columns == hidden.columns else np.empty((0, len(hidden.columns)))

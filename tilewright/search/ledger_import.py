@@ -27,11 +27,13 @@ MAX_LINE_BYTES = 16 << 20
 class LedgerContents:
     """Contents of a ledger.
 
+    The key of a run consists of the workload's ID, the target's fingerprint and the run's ID.
+
     Attributes:
-        trials: pairs of a run's key and the columns of a trial row.
-        rounds: pairs of a run's key and the columns of a round row.
+        trials: pairs of a run's key and the database columns of a trial, by name.
+        rounds: pairs of a run's key and the database columns of a round, by name.
         rejected: records that cannot be used, each with the reason.
-        refusal: message if the ledger has an unsupported version, else "".
+        refusal: error message if the ledger has an unsupported version, else "".
     """
 
     trials: list[tuple[RunKey, dict[str, Any]]] = field(default_factory=list)
@@ -43,7 +45,8 @@ class LedgerContents:
 def read_ledger(path: Path) -> LedgerContents:
     """Read the trials and rounds of a ledger.
 
-    If a record was written again after a crash, the later record replaces the earlier one.
+    If a record was written again after a crash, the later record replaces the earlier one. Invalid
+    records do not cause an error; they are listed in the result.
 
     Args:
         path: the ledger file.

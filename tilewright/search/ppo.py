@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from tilewright.search.actor_critic import ActorCritic
 
 Places = NDArray[np.int64]
-"""Index of each knob's value, shape (configs, knobs)."""
+"""Configs as knob indices (the index of each knob's value), shape (configs, knobs)."""
 Score = Callable[[Places], NDArray[np.float64]]
-"""Function that returns the reward of configs, shape (configs,); -inf for forbidden ones."""
+"""Function that maps configs of shape (configs, knobs) to rewards of shape (configs,). A reward of
+-inf marks configs that the agent must not enter."""
 Number = TypeVar("Number", np.float32, np.int32)
 _QUERIED = 128
-"""Number of configs that the critic evaluates at a time."""
+"""Number of configs that the critic evaluates at a time. Smaller batches are padded to this size,
+so that JAX compiles the network only once."""
 
 
 class PPOOptions(Options):
@@ -62,12 +64,13 @@ class _Walk:
     """Recorded steps of all walkers in one episode. The first axis is time, the second the walker.
 
     Attributes:
-        seen: positions of the knobs before each step, divided by the numbers of values.
-        done: actions: 0 (down), 1 (stay) or 2 (up) per knob.
-        log_chance: log probability of the actions.
-        earned: rewards.
-        expected: the critic's predictions of the return.
-        walking: whether the walker had not yet stopped.
+        seen: knob positions before each step, divided by the numbers of values, shape (steps,
+            walkers, knobs).
+        done: action per knob: 0 (down), 1 (stay) or 2 (up), shape (steps, walkers, knobs).
+        log_chance: log probability of the actions, shape (steps, walkers).
+        earned: rewards, shape (steps, walkers).
+        expected: the critic's predictions of the return, shape (steps, walkers).
+        walking: False once a walker has stopped, shape (steps, walkers).
     """
 
     seen: NDArray[np.float32]
@@ -88,6 +91,9 @@ class Agent:
         arrays: result of the method `arrays` of an earlier agent, whose training this agent
             continues; empty for a new agent.
         networks: networks to use instead of the default ones.
+
+    Raises:
+        LearnedError: `arrays` belongs to networks of another size.
     """
 
     def __init__(
@@ -110,10 +116,10 @@ class Agent:
 
         Args:
             start: initial configs as knob indices, int array of shape (walkers, knobs).
-            score: reward function.
+            score: function that returns the reward of configs.
 
         Returns:
-            All visited configs, shape (visits, knobs).
+            All visited configs as knob indices, including the initial ones, shape (visits, knobs).
         """
         rng = np.random.default_rng(self.seed)
         with self._jax.on_cpu():
@@ -141,7 +147,10 @@ class Agent:
         return np.concatenate(result) if result else np.empty(0)
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Return the weights and the optimiser's state as float32 arrays by name."""
+        """Return the weights and the optimiser's state as float32 arrays by name.
+
+        A later `Agent` can continue from this result.
+        """
         return self._networks.arrays(self._learned)
 
     def _episode(self, start: Places, score: Score, seed: int) -> tuple[_Walk, Places]:
@@ -167,7 +176,12 @@ class Agent:
         return _Walk(*(np.stack(item) for item in zip(*steps, strict=True))), np.concatenate(met)
 
     def _learn(self, walk: _Walk, rng: np.random.Generator) -> None:
-        """Train the actor and the critic on one episode, for several epochs of minibatches."""
+        """Train the actor and the critic on the steps of one episode.
+
+        Args:
+            walk: the recorded steps.
+            rng: random generator, which chooses the steps and their order.
+        """
         options = self.options
         # The largest possible number of steps, so that every episode has the same array shapes and
         # nothing is recompiled.
@@ -193,7 +207,15 @@ class Agent:
 
 
 def _parts(order: NDArray[np.int64], size: int) -> NDArray[np.int32]:
-    """Split row indices into minibatches, shape (minibatches, size), padded with -1."""
+    """Split row indices into minibatches.
+
+    Args:
+        order: row indices in the order of training, shape (rows,).
+        size: number of rows per minibatch.
+
+    Returns:
+        Row indices of shape (minibatches, size); the last minibatch is padded with -1.
+    """
     parts = np.full((-(-len(order) // size), size), -1, np.int32)
     parts.ravel()[: len(order)] = order
     return parts

@@ -21,7 +21,7 @@ from tilewright.targets.features import Feature, Features
 
 _SHARE_COST = 2.0  # log probability lost per doubling of the usage beyond a scratchpad's size
 ESTIMATE_ERROR = 0.1
-"""Expected error of an estimate, in log2 latency."""
+"""Expected error of a closed-form estimate of the latency, in log2."""
 _WEIGHT_DOUBT = 0.5  # standard deviation of a transferred model's weight before any trial
 _LEAST_SPREAD = 0.05  # smallest error assumed for a transferred model, in log2 latency
 _LEAST_CHANCE = 1e-6  # keeps the logarithm of a probability finite
@@ -126,6 +126,9 @@ def _relative(columns: tuple[Feature, ...]) -> tuple[Feature, ...]:
 def weight_of(believed: Belief, measured: NDArray[np.float64]) -> float:
     """Estimate how far a transferred model can be trusted, from its predictions of the trials.
 
+    The estimate is the slope of a Bayesian regression of the measured on the predicted latencies,
+    as described at the top of this module.
+
     Args:
         believed: predictions of the model for the trials.
         measured: measured log2 latencies of the trials, shape (n,).
@@ -149,7 +152,7 @@ def prior_estimates(prior: Prior | None, rows: NDArray[np.int64]) -> NDArray[np.
     """Return the log2 latency that the prior predicts for selected configs.
 
     Args:
-        prior: predictions from before any measurement, or None.
+        prior: predictions for n configs from before any measurement, or None.
         rows: indices of the selected configs, shape (rows,).
 
     Returns:

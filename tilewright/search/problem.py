@@ -15,7 +15,7 @@ from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
 
 Estimate = Callable[[Configs], Features]
-"""Function that estimates configs (n, knobs) in closed form, without compiling them.
+"""Function that computes closed-form estimates of configs (n, knobs), without compiling them.
 
 The result has one row per config. One of its columns has the meaning `latency`.
 """
@@ -36,7 +36,7 @@ class Belief:
     chance: NDArray[np.float64]
 
     def rows(self, which: NDArray[np.bool_] | NDArray[np.int64]) -> Belief:
-        """Select the predictions of some configs.
+        """Return the predictions of some of the configs.
 
         Args:
             which: bool mask of shape (n,), or row indices.
@@ -50,7 +50,8 @@ class Belief:
 
 
 TransferredPrior = Callable[[Configs, Features | None], Belief]
-"""Model that was trained elsewhere and predicts configs (n, knobs) of the problem.
+"""Function that predicts configs (n, knobs) of the problem by a model that was trained on other
+workloads or hardware.
 
 The second argument is None before compilation, and otherwise holds the counters of each program.
 """
@@ -101,10 +102,13 @@ class Problem:
         return int(np.ceil((min(alpha, affordable) + 1) * n))
 
     def affordable_configs(self, looking: float) -> float:
-        """Return how many configs can be compiled in `looking` times the time of one measurement.
+        """Return how many configs can be compiled within a limit on the compile time.
 
         Args:
-            looking: limit on the compile time, as a multiple of the time of one measurement.
+            looking: the limit, as a multiple of the time that measuring one config takes.
+
+        Returns:
+            The number of configs, which need not be an integer.
         """
         return looking * self.costs.measuring / self.costs.compiling
 

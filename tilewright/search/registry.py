@@ -25,7 +25,7 @@ ENTRY_POINTS = "tilewright.tuners"
 
 
 class Options(BaseModel):
-    """Base class of a tuner's options. The description of each field is its documentation."""
+    """Base class of a tuner's options. The description of each field documents the option."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -35,7 +35,7 @@ class MissingExtra(TilewrightError):
 
 
 class TunerError(TilewrightError):
-    """A tuner of another package cannot be loaded."""
+    """A tuner that another package provides cannot be loaded."""
 
 
 class OptionError(TilewrightError):
@@ -43,7 +43,8 @@ class OptionError(TilewrightError):
 
 
 Builder = Callable[[str, Any, Learners], Explorer]
-"""Function of the registered name, the options and the learners that returns an explorer."""
+"""Function that builds a tuner from its registered name, its options and the source of its features
+and models."""
 
 
 @dataclass(frozen=True)

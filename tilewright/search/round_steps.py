@@ -29,7 +29,8 @@ class Trial(NamedTuple):
     """The measurement of one config.
 
     Attributes:
-        status: status of the measurement.
+        status: outcome of the measurement: `valid`, or the type of failure
+            (`targets.base.STATUSES`).
         reason: reason for a failure, or "".
         cycles: measured cycles, or -1 if the target does not count cycles.
         seconds: measured seconds; NaN if the trial is not valid.
@@ -44,11 +45,11 @@ class Trial(NamedTuple):
 
 
 Known = Mapping[int, Trial]
-"""Existing measurements by the flat index of the config."""
+"""Existing trials by the flat index of their config."""
 
 
 def begin_models(task: Task, session: Session) -> ExplorerState:
-    """Return the tuner's state before the first round.
+    """Prepare the tuner for its first round, and return its state.
 
     Args:
         task: the workload, the target and the tuner.
@@ -128,13 +129,12 @@ def choose_batch(task: Task, session: Session, lowered: Lowered, n: int) -> Batc
     """Choose at most `n` configs to measure from the lowered configs.
 
     A tuner may also choose configs that compiled in earlier rounds but were not measured. These
-    configs are lowered again. A tuner with Model A ranks the configs by their hidden features, the
-    counters from compilation.
+    configs are lowered again.
 
     Args:
         task: the workload, the target and the tuner.
         session: trials and models so far.
-        lowered: the lowered configs.
+        lowered: the lowered configs of this round.
         n: batch size.
 
     Returns:
@@ -246,13 +246,16 @@ def model_errors(
 def _merge_measurements(
     fresh: NDArray[np.bool_], new: Measurements, held: Measurements
 ) -> Measurements:
-    """Combine measurements of two parts of a batch in the order of the batch.
+    """Combine new and existing measurements of a batch's configs in the order of the batch.
 
     Args:
         fresh: bool array with one entry per row of the batch: True for rows of `new`, False for
             rows of `held`.
         new: measurements that were made now.
         held: measurements that existed before. They have no hardware counters, so -1 is filled in.
+
+    Returns:
+        Measurements with one row per config of the batch.
     """
     order = np.argsort(np.concatenate([np.flatnonzero(fresh), np.flatnonzero(~fresh)]))
     both = Measurements(

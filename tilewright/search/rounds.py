@@ -125,7 +125,10 @@ class TrialRequest:
 
 
 class Stopwatch:
-    """Adds up wall-clock seconds per stage."""
+    """Measures the wall-clock time of stages.
+
+    The attribute `seconds` contains the total time of each stage so far, by name.
+    """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -143,10 +146,10 @@ def latency_at(history: History, row: int | None) -> Latency | None:
 
     Args:
         history: trials of a workload.
-        row: index of the trial, or None.
+        row: index of the trial, or None if there is no such trial.
 
     Returns:
-        The latency, or None if `row` is None.
+        The latency in cycles and seconds, or None if `row` is None.
     """
     if row is None:
         return None

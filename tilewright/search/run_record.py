@@ -53,10 +53,12 @@ from tilewright.search.validation_records import TRIAL, ValidationMeasurement
 from tilewright.targets.base import Configs, Measurements, Space
 
 CLAIM_SECONDS = 600.0
-"""Maximum age of the claim of a command on configs that it measures. The claim of a command that
-ended is released at once; this limit releases configs of a command that is paused."""
+"""Maximum age of a claim in seconds. A claim reserves configs that a process is measuring. If the
+process ends, its claim is removed at once; this limit frees the configs of a process that is
+paused."""
 ERROR_DIGITS = 4
-"""Digits of a model's error that are stored. Further digits can differ between equal runs."""
+"""Number of significant digits with which errors of model predictions are stored. Further digits
+can differ between repetitions of the same run."""
 _MEASURED = TypeAdapter(list[ValidationMeasurement])
 _CLAIMED = TypeAdapter(list[list[int]])
 
@@ -113,7 +115,7 @@ class StoredRun:
 
     Args:
         store: the trial store.
-        key: key of the run.
+        key: key of the run: workload ID, target fingerprint and run ID.
         space: the search space of the run's workload. Rows that do not fit the space are not used.
         other_runs: whether to use trials of other runs of this workload on this target.
         shared: whether several processes work on the run.
@@ -136,7 +138,7 @@ class StoredRun:
     def turn(self) -> AbstractContextManager[object]:
         """Return a context manager within which other processes cannot change the run.
 
-        It does nothing if the run is not shared.
+        If the run is not shared, the context manager does nothing.
 
         Raises:
             TrialStoreError: other processes hold the lock for minutes.
@@ -248,7 +250,7 @@ class StoredRun:
     def claim(self, batch: Batch) -> None:
         """Store a claim on the configs of a batch, so that no other process measures them.
 
-        It does nothing if the run is not shared.
+        If the run is not shared, nothing is stored.
 
         Args:
             batch: the batch that this process is about to measure.
@@ -263,14 +265,16 @@ class StoredRun:
     def settle(self, index: int, batch: Batch) -> tuple[int, NDArray[np.int64]]:
         """Store the trials of a measured batch and remove this process's claim.
 
+        Rows that another process has measured or claimed meanwhile are left out.
+
         Args:
-            index: index of the round, if no other process has added rounds meanwhile.
+            index: index of the round. It is increased if other processes have added rounds
+                meanwhile.
             batch: the measured batch.
 
         Returns:
-            The index under which the round was stored, and the rows of the batch that were added,
-            shape (at most rows,). Rows that another process has measured or claimed meanwhile are
-            not added.
+            The index under which the round was stored, and the rows of the batch that were stored,
+            shape (at most rows,).
         """
         with self.store.transaction() as connection:
             if not self._shared:
@@ -290,6 +294,9 @@ class StoredRun:
 
     def append(self, index: int, batch: Batch) -> None:
         """Store a measured batch as round `index`, in one transaction.
+
+        If the store already contains rows of this round, for example because one of its trials was
+        rejected, they are replaced.
 
         Args:
             index: index of the round.
@@ -371,7 +378,7 @@ class StoredRun:
 
         Args:
             choice: name of the final choice to which the measurements belong.
-            made: the measurements of the block.
+            made: the measurements of the block; at least one.
         """
         text = _MEASURED.dump_json(list(made)).decode()
         self._insert(VALIDATIONS, [{"choice": choice, "block": made[0].block, "measured": text}])
@@ -379,7 +386,7 @@ class StoredRun:
     def forget_validations(self, choice: str) -> None:
         """Mark the stored validation measurements of a final choice as rejected.
 
-        They are then measured again.
+        The choice must then be measured again.
 
         Args:
             choice: name of the final choice.
@@ -400,7 +407,8 @@ class StoredRun:
         """Return the trials that won a final choice in any run of this workload on this target.
 
         Returns:
-            Trials by config. Each holds the validation measurement of the winner.
+            Trials by config (knob indices). Each trial is the winner's first measurement in the
+            last block of its choice.
         """
         used = self._own_rows(VALIDATIONS, of_others=True)
         stored = sa.select(VALIDATIONS).where(used).order_by(VALIDATIONS.c.id)
@@ -441,10 +449,11 @@ class StoredRun:
     # -- rows -----------------------------------------------------------------------------------
 
     def _own_rows(self, table: sa.Table, of_others: bool = False) -> sa.ColumnElement[bool]:
-        """Return an SQL condition for the rows of `table` that this run uses.
+        """Build an SQL condition for the rows of a table that this run uses, without rejected rows.
 
-        Rejected rows are excluded. With `of_others`, the condition covers all runs of this workload
-        on this target.
+        Args:
+            table: table with rows of all runs.
+            of_others: whether to include the rows of all runs of this workload on this target.
         """
         workload, target, run = self.key
         mine = (RUNS.c.folder == self.store.folder) & (RUNS.c.workload == workload)
@@ -457,8 +466,12 @@ class StoredRun:
     def _trials(self, *where: sa.ColumnElement[bool], of_others: bool = False) -> list[TrialRow]:
         """Return trials in the order in which they were added.
 
-        Trials that are contradictory or do not fit the space are marked as rejected and reported in
-        `problems`.
+        Trials that are contradictory or do not fit the space are left out and reported in
+        `problems`. Unless the store is read-only, they are marked as rejected.
+
+        Args:
+            *where: further SQL conditions that the trials must satisfy.
+            of_others: whether to include the trials of all runs of this workload on this target.
         """
         used = sa.select(TRIALS).where(self._own_rows(TRIALS, of_others), *where)
         with self.store.read_snapshot() as connection:
@@ -482,7 +495,14 @@ class StoredRun:
         return [row for row in good if row["id"] not in reasons]
 
     def _misfit(self, row: TrialRow) -> str:
-        """Return the reason why a trial does not fit the space, or "" if it fits."""
+        """Check whether the config and the knob values of a trial fit the search space.
+
+        Args:
+            row: the trial.
+
+        Returns:
+            The reason why the trial does not fit, or "" if it fits.
+        """
         if not self._fit([row["config"]]):
             return f"its config is not in the space {self.space.name}"
         if row["knobs"] != self.space.describe(row["config"]):
@@ -502,7 +522,11 @@ class StoredRun:
         )
 
     def _by_index(self, rows: Sequence[TrialRow]) -> list[tuple[int, TrialRow]]:
-        """Pair each trial with the flat index of its config."""
+        """Return pairs of the flat index of a trial's config and the trial.
+
+        Args:
+            rows: the trials.
+        """
         if not rows:
             return []
         flat = self.space.ravel(np.array([row["config"] for row in rows], dtype=np.int32))

@@ -16,7 +16,9 @@ Y = TypeVar("Y")
 
 
 class LocalRunner:
-    """Runner that executes each step immediately in this process.
+    """Runner that executes each step of a run immediately in this process.
+
+    A step is a plain function, such as those in `search.round_steps`.
 
     Args:
         emit: callback that receives the events.
@@ -26,21 +28,33 @@ class LocalRunner:
         self.emit = emit
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
-        """Call `step` with the given arguments and emit a `StageBegan` event.
+        """Execute a step, after emitting a `StageBegan` event with its name.
 
         Exceptions of the step are not caught.
+
+        Args:
+            step: function that performs the step.
+            *given: arguments of the step.
+
+        Returns:
+            The result of the step.
         """
         self.emit(StageBegan(step.__name__))
         return step(*given)
 
     def call(self, step: Callable[..., T], *given: Any) -> T:
-        """Call a step without emitting an event."""
+        """Execute a step without emitting an event.
+
+        Args:
+            step: function that performs the step.
+            *given: arguments of the step.
+        """
         return step(*given)
 
     def workload(
         self, flow: Callable[..., Generator[Y, None, T]], *given: Any
     ) -> Generator[Y, None, T]:
-        """Start the flow that tunes one workload.
+        """Start the flow that tunes one workload, and return its generator.
 
         Args:
             flow: generator function that takes this runner, followed by `given`.

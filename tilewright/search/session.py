@@ -104,7 +104,7 @@ class Session:
         return replace(self, history=history, unlearned=(*self.unlearned, history))
 
     def with_begun(self, models: ExplorerState) -> Session:
-        """Return the session with the tuner's state before the first round.
+        """Return the session with the state that the tuner prepared for the first round.
 
         Args:
             models: the state that the tuner's method `begin` returned.
@@ -112,7 +112,7 @@ class Session:
         return replace(self, models=models, begun=True)
 
     def with_learned(self, models: ExplorerState) -> Session:
-        """Return the session with retrained models.
+        """Return the session with retrained models, without the round from which they learned.
 
         Args:
             models: the tuner's state after it learned from the first round of `unlearned`.
@@ -120,7 +120,7 @@ class Session:
         return replace(self, models=models, unlearned=self.unlearned[1:])
 
     def with_shared(self, state: ExplorerState) -> Session:
-        """Return the session before the first round, with knowledge from other workloads.
+        """Return the session before the first round, with what was learned on other workloads.
 
         Args:
             state: result of `Explorer.share` for the workloads of the run that are finished.

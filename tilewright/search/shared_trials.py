@@ -27,8 +27,8 @@ _SCRATCHPADS = {
     "log2_wgt_volume": "log2_wgt_depth",
     "log2_out_volume": "log2_acc_depth",
 }
-"""Columns of Model V with the size of a tile, and the size of the scratchpad that holds it, as a
-property of the hardware. Both are log2."""
+"""Names of Model V's tile-size columns, each with the property of the hardware that is the size of
+the scratchpad for this tile. Both values are log2."""
 _MOVED: tuple[Meaning, ...] = ("bytes", "waiting")  # meanings of counters that count bytes
 _PARTS = (
     "visible",

@@ -15,7 +15,8 @@ from tilewright.targets.capabilities import UNKNOWN_COSTS, Estimates, HasCosts, 
 from tilewright.targets.workload import Workload
 
 RunKey = tuple[str, str, str]
-"""ID of a workload, fingerprint of a target and ID of a run."""
+"""Key of a run in the trial store: ID of the workload, fingerprint of the target and ID of the
+run."""
 
 
 class Task(Protocol):

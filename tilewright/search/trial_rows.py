@@ -87,7 +87,7 @@ class RoundRow(TypedDict):
 
 R = TypeVar("R", TrialRow, RoundRow)
 Rejected = tuple[Mapping[Any, Any], str]
-"""A row that cannot be used, as it is stored, and the reason."""
+"""A stored row that cannot be used, and the reason."""
 
 
 def check_rows(kind: type[R], rows: Sequence[Mapping[Any, Any]]) -> tuple[list[R], list[Rejected]]:
@@ -160,7 +160,11 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _contradiction(row: TrialRow | RoundRow) -> str:
-    """Return the reason why the columns of a row contradict each other, or "" if they do not."""
+    """Check whether the columns of a row contradict each other.
+
+    Returns:
+        The reason, or "" if they do not contradict each other.
+    """
     if "failed" in row:
         known = len(row["failed"]) + len(row["compiled"])
         return "more configs failed or compiled than were lowered" if known > row["lowered"] else ""

@@ -48,14 +48,15 @@ else:
 
 FILE = "trials.sqlite"
 BESIDE = ("", "-wal", "-shm", "-journal")
-"""Suffixes that SQLite appends to the name of a database for the files that belong to it."""
+"""Suffixes of the files that belong to an SQLite database; "" is the database itself."""
 COLUMNS = (
     "workload", "trial", "round", "config", "knobs", "status", "reason", "cycles", "seconds",
 )  # fmt: skip
 LEASE_SECONDS = 30.0
-"""Time without a heartbeat after which an owner whose process is not visible counts as dead."""
+"""Time in seconds without a heartbeat after which the owner of an output directory counts as dead,
+if its process cannot be observed from this machine."""
 BUSY_SECONDS = 600
-"""How long a transaction waits for those of other processes, in seconds."""
+"""Maximum time in seconds that a transaction waits for transactions of other processes."""
 POSTGRES = "postgresql+psycopg"
 TOLD_ROWS = 5
 _LOCK = 7108  # arbitrary ID of an advisory lock; other programs must not use it in the database
@@ -115,9 +116,9 @@ for table, columns in (
 MIGRATIONS: Mapping[int, Sequence[str]] = {
     2: ("ALTER TABLE trial_rounds ADD COLUMN compiled TEXT DEFAULT '[]' NOT NULL",),
 }
-"""SQL statements that upgrade a database from the previous version, by version.
+"""SQL statements that upgrade a database from the preceding version of the tables, by new version.
 
-A new database gets the tables above.
+A new database is created with the present tables and needs no migration.
 """
 
 
@@ -368,7 +369,9 @@ class TrialStore:
         return version
 
     def note(self, name: str, value: str = "") -> str:
-        """Read a named value of the database. If a value is given, store it first.
+        """Read a named value, such as a URL, from the database, after storing a new value if given.
+
+        The values are kept in a table of the database that has one row per name.
 
         Args:
             name: name of the value.
@@ -470,7 +473,12 @@ class TrialStore:
     # -- trials ---------------------------------------------------------------------------------
 
     def runs(self) -> dict[int, RunKey]:
-        """Return the keys of this output directory's runs by run ID, in the order of addition."""
+        """Return the runs of this output directory, in the order in which they were added.
+
+        Returns:
+            Keys of the runs (workload ID, target fingerprint and run ID) by the run's number in the
+            database.
+        """
         mine = sa.select(RUNS).where(RUNS.c.folder == self.folder).order_by(RUNS.c.id)
         with self.read_snapshot() as connection:
             return {
@@ -485,7 +493,7 @@ class TrialStore:
             keys: keys of the runs.
 
         Returns:
-            IDs of all these runs by key.
+            The number in the database of each of these runs, by key.
         """
         with self.transaction() as connection:
             known = {key: number for number, key in self.runs().items()}
@@ -499,8 +507,8 @@ class TrialStore:
     def frame(self, keys: Sequence[RunKey] | None = None) -> pd.DataFrame:
         """Return the trials as a data frame with one row per trial and the columns `COLUMNS`.
 
-        Within each run, trials are in order and numbered from 0. Rows that cannot be used are left
-        out and reported in `problems`.
+        The trials of each run are ordered by round and numbered from 0. Rows that cannot be used
+        are left out and reported in `problems`.
 
         Args:
             keys: keys of the runs to return; all runs by default.
@@ -523,14 +531,20 @@ class TrialStore:
         )
 
     def report_rejected(self, rejected: Sequence[Rejected]) -> None:
-        """Add messages about rejected rows to `problems`."""
+        """Add messages about rejected rows to `problems`.
+
+        The first few rows get one message each; the remaining rows are only counted.
+
+        Args:
+            rejected: the rows, each with the reason.
+        """
         texts = [f"{self}: ignored a trial: {reason}" for _, reason in rejected[:TOLD_ROWS]]
         if len(rejected) > TOLD_ROWS:
             texts.append(f"{self}: ignored {len(rejected) - TOLD_ROWS} more trials")
         self.problems += [text for text in texts if text not in self.problems]
 
     def clear(self) -> None:
-        """Delete all trials of the output directory."""
+        """Delete all runs of the output directory, with their trials, rounds and validations."""
         with self.transaction() as connection:
             mine = sa.select(RUNS.c.id).where(RUNS.c.folder == self.folder)
             for table in (TRIALS, ROUNDS, VALIDATIONS, CLAIMS):
@@ -580,7 +594,14 @@ class TrialStore:
 
 
 def stamp_in(row: Mapping[Any, Any]) -> ProcessStamp | None:
-    """Return the process that a database row describes, or None if its columns are invalid."""
+    """Parse the process that a database row describes, such as the process that owns a directory.
+
+    Args:
+        row: row with the columns `pid`, `started`, `host` and `space`.
+
+    Returns:
+        The process, or None if the columns are invalid.
+    """
     pid, started = row["pid"], row["started"]
     if not isinstance(pid, int) or not isinstance(started, int):
         return None
@@ -668,7 +689,12 @@ def read_store(folder: Path) -> Iterator[TrialStore]:
 
 
 def _reader(place: Path | str, folder: str = "") -> TrialStore:
-    """Open a store for reading, after migrating tables of an earlier version."""
+    """Open a store for reading. Tables of an earlier version are migrated first.
+
+    Args:
+        place: path of the SQLite file, or the URL of a PostgreSQL database.
+        folder: ID of the output directory in a PostgreSQL database.
+    """
     store = TrialStore(place, folder, read_only=True)
     if 0 < store.version < TRIAL_STORE.written:
         store.close()
@@ -694,14 +720,15 @@ _STEPS = {
     "SQLITE_ERROR": _DAMAGED,
     "URL": "start the database, then start the same command again; all committed trials are kept",
 }
-"""Advice for the user, by the prefix of SQLite's error name."""
+"""Advice for the user on what to do after a database error, by the prefix of SQLite's error name.
+`URL` is the advice for PostgreSQL."""
 _FOREIGN = """
     SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE V%'
     UNION ALL SELECT m.name || '.' || x.name FROM sqlite_master m, pragma_table_xinfo(m.name) x
     WHERE m.type = 'table' AND x.hidden
 """
-"""Query for views, triggers, virtual tables and generated columns. Reading them could run foreign
-code."""
+"""SQL query for views, triggers, virtual tables and generated columns. A database that contains any
+of them is rejected, because reading them could run foreign code."""
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:

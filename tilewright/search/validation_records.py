@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tilewright.search.round_steps import Trial
 
 TRIAL = "trial"
-"""Source of a schedule that is one of the trials."""
+"""Value of `ValidationMeasurement.source` for a schedule that is one of the trials."""
 
 
 @dataclass(frozen=True)

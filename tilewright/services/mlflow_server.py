@@ -37,7 +37,7 @@ from tilewright.services.workspace import Workspace
 EXPERIMENT = "tilewright"
 """Name of the MLflow experiment with the runs of `tilewright tune`."""
 VIEW_KEY = "tilewright"
-"""Name of the saved view of that experiment in MLflow's pages."""
+"""Name of the saved view of the experiment `EXPERIMENT` in MLflow's pages."""
 TRACKING_URI, USERNAME = "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME"
 
 

@@ -27,9 +27,10 @@ HIGHEST = 65535
 _LISTENING = "0A"
 """State of a listening socket in `/proc/net/tcp`."""
 RUNS, PREFECT, MLFLOW = "runs", "prefect", "mlflow"
-"""Names of the servers: the start page, and the pages that it links to."""
+"""Names of the three servers: the start page, Prefect and MLflow."""
 DEFAULT_PORTS = {RUNS: 4100, PREFECT: 4200, MLFLOW: 5000}
-"""Ports by server. Those of Prefect and MLflow are the defaults of these packages."""
+"""Default port of each server. The ports of Prefect and MLflow are the defaults of these
+packages."""
 _PORTS_TRIED = 100
 _CLAIMS = "ports.json"
 """File in the user's state folder that stores the ports of each workspace, by the workspace's
@@ -37,11 +38,11 @@ folder."""
 ANY_INTERFACE = "0.0.0.0"
 LOCAL = (*LOOPBACK_NAMES, ANY_INTERFACE)
 TRAINING_PAGES = "?workflowType=machine_learning"
-"""Query that opens MLflow's pages for model training; by default MLflow opens pages for language
-models."""
+"""Query string that opens MLflow's pages for model training. By default, MLflow opens its pages for
+language models."""
 PREFECT_PAGES, MLFLOW_PAGES = "PREFECT_UI_URL", "MLFLOW_UI_URL"
-"""Environment variables with the addresses of the pages, for cases in which a browser needs another
-address than programs. `PREFECT_UI_URL` is Prefect's own variable, `MLFLOW_UI_URL` is ours."""
+"""Environment variables with the addresses of the pages, for users whose browser needs a different
+address than programs do. `PREFECT_UI_URL` is defined by Prefect, `MLFLOW_UI_URL` by Tilewright."""
 
 
 class PortError(TilewrightError):

@@ -20,7 +20,7 @@ from tilewright.services.workspace import Workspace
 
 DAY = 86_400.0
 UNUSED_DAYS = 30.0
-"""Number of days after which an unused cached stage is removed automatically."""
+"""Number of days after which an unused cached result is removed automatically."""
 _LOOKED = "pruned"
 _BUSY_SECONDS = 2.0
 

@@ -34,9 +34,9 @@ _REMEDY = (
 )
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 USER = "tilewright"
-"""User name that is sent with the secret."""
+"""User name that clients send together with the secret."""
 KEY = "key"
-"""Query parameter of a link that logs a browser in."""
+"""Query parameter of a login link. Its value logs the browser in."""
 _SECRET, _KEY = "TILEWRIGHT_SERVER_SECRET", "TILEWRIGHT_SERVER_KEY"
 
 

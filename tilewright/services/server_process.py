@@ -30,15 +30,16 @@ psutil = lazy_module("psutil")
 
 LOOPBACK = "127.0.0.1"
 IDLE_LIMIT_SECONDS = 120.0
-"""Maximum time during which a starting server may use no processor time."""
+"""Maximum time in seconds that a starting server may wait without using processor time."""
 WORK_LIMIT_SECONDS = 300.0
-"""Maximum processor time that a server may use to start; about ten seconds are usual. The
-wall-clock time is not limited, because a busy machine needs longer."""
+"""Maximum processor time in seconds that a server may use to start; about ten seconds are usual.
+The wall-clock time is not limited, because a busy machine needs longer."""
 ASK_SECONDS, ASK_AT_MOST_SECONDS = 5.0, 60.0
-"""Timeout of a health request: the first one, and the maximum after requests without an answer."""
+"""Timeouts of a health request in seconds: of the first request, and the maximum after requests
+without an answer."""
 LOOK_SECONDS = 1.0
-"""Interval between two readings of a server's processor time. Each reading scans all processes of
-the machine."""
+"""Seconds between two readings of a server's processor time. The interval is long because each
+reading scans all processes of the machine."""
 TELL_SECONDS = 10.0
 STOP_LIMIT_SECONDS = 10.0
 RESTARTS = 3

@@ -54,8 +54,9 @@ from tilewright.services.workspace import Workspace, current_workspace, use_work
 API_URL, AUTH_STRING = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
 POLL_SECONDS = 0.2
 StartPage = Callable[[Workspace, str, int, Credentials, Mapping[str, str]], ServerProcess]
-"""Starts the server of the start page. The arguments are the workspace, host, port, credentials,
-and environment variables with the addresses of the other servers, and with the login of Prefect."""
+"""Function that starts the server of the start page. Its arguments are the workspace, the host, the
+port, the credentials, and environment variables with the addresses of the other servers and the
+login of Prefect."""
 
 
 @contextmanager

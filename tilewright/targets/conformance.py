@@ -69,7 +69,12 @@ def describes_itself(make: Make, workload: Workload) -> None:
 
 
 def offers_a_space(make: Make, workload: Workload) -> None:
-    """Check that knob names and knob values are unique, and that flat indices convert both ways."""
+    """Check that a workload's space is valid.
+
+    The space has at least one knob and one config, and each knob has at least one value. Knob
+    names, and the values of a knob, are unique. Listed indices are unique and ascending. Converting
+    flat indices to configs and back gives the same indices.
+    """
     space = make().space(workload)
     names = [knob.name for knob in space.knobs]
     assert len(set(names)) == len(names) > 0, f"two knobs have the same name: {names}"

@@ -172,10 +172,12 @@ def kind_of(text: str) -> tuple[TargetKind, str]:
     """Find the target kind that a target's name refers to.
 
     Args:
-        text: name of the target: a preset, a file path or `kind:argument`.
+        text: name of the target: a preset, a file path, `kind:argument`, or the name of a kind
+            alone.
 
     Returns:
-        The target kind, and the part of the name that the kind interprets.
+        The target kind, and the part of the name that the kind interprets. This part is "" for the
+        name of a kind alone.
 
     Raises:
         UnknownName: no target kind knows the name.

@@ -55,9 +55,12 @@ def best_known(
         record: trials of this run; its store also contains the trials of other runs.
         chosen: the schedule that this run has chosen. It is returned unless another run found a
             faster schedule.
-        timed: trials that were measured again, by flat index. Trials that this function measures
-            are added.
+        timed: trials that were measured again, by the flat index of their config. Trials that this
+            function measures are added.
         emit: receives notes about trials whose recorded latency differs from the new measurement.
+
+    Returns:
+        The schedule; None only if `chosen` is None and no trial in the store can be reproduced.
     """
     space, wrong = task.problem.space, dict[int, Trial]()
     for row in record.fastest():

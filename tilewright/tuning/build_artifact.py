@@ -122,9 +122,10 @@ class IntegerNetwork:
         quantisation: description of the quantisation, for the manifest.
         warnings: warnings for the user.
         source: original model, whose outputs are the reference for the accuracy.
-        samples: inputs with which the accuracy is measured.
+        samples: inputs with which the accuracy is measured, as arrays by name of the input.
         tolerance: largest accepted relative error of the outputs.
-        cpu_seconds: estimated CPU time, by name, of operators that do not run on the target.
+        cpu_seconds: estimated CPU time in seconds of operators that do not run on the target, by
+            name.
         last: regions at the end of the network that onnxruntime runs.
     """
 
@@ -222,7 +223,8 @@ def integer_network(
 def _seconds(graph: IntegerGraph, of_operators: Mapping[str, float]) -> Mapping[str, float]:
     """Return the estimated CPU time of operators and of regions, in seconds by name.
 
-    onnxruntime runs a region as a whole. The time of a region is the sum of its operators' times.
+    A region is a part of the network that onnxruntime runs as a whole. Its time is the sum of its
+    operators' times.
 
     Args:
         graph: the network with integer operations.
@@ -239,6 +241,8 @@ def link_artifact(
     options: BuildOptions, target: Target, made: IntegerNetwork, picks: Sequence[Pick]
 ) -> Mapping[str, Json]:
     """Write the artifact of a network with one schedule per layer.
+
+    The outputs of the artifact are compared with those of the original model.
 
     Args:
         options: options of the build.
@@ -302,11 +306,12 @@ def why_not_compiled(network: Network) -> str:
 
 
 def _labelled(graph: IntegerGraph, labels: Mapping[str, bool], path: Path) -> IntegerGraph:
-    """Make exactly those optional fusions in a network that are marked in a tuned folder.
+    """Return the network with exactly those optional fusions that are marked in a tuned folder.
 
     Args:
         graph: the network with integer operations.
-        labels: for each optional fusion, by name, whether it is made.
+        labels: for each optional fusion, by name, whether it is made. Fusions without a label are
+            not made.
         path: file of the tuned folder, for error messages.
 
     Raises:
@@ -328,8 +333,13 @@ def _labelled(graph: IntegerGraph, labels: Mapping[str, bool], path: Path) -> In
 def _pool_rule(options: BuildOptions, target: Target, accelerator: Accelerator) -> PoolRule:
     """Return the rule that decides which max-pools are merged into the preceding convolution.
 
-    It is the rule of the tuned folder, if one is given, and otherwise the rule that tuning would
-    use.
+    If the build uses the schedules of a tuned folder, the same pools are merged as there.
+    Otherwise, a pool is merged where this is faster, as in tuning.
+
+    Args:
+        options: options of the build.
+        target: the target.
+        accelerator: properties of the target that decide which merges are faster.
     """
     if options.schedules is not None:
         return pool_rule(options.schedules, target)

@@ -74,18 +74,18 @@ def check_library(options: BuildOptions, target: Target) -> None:
 
 
 MANY_MACS = 100_000
-"""Multiply-accumulates from which onnxruntime runs an operator that has no kernel.
+"""Number of multiply-accumulates from which an operator without a kernel runs in onnxruntime.
 
 TVM's own code does about one multiply-accumulate per nanosecond, and a call of onnxruntime takes
-about 10 us.
+about 10 µs.
 """
 WORTH_IT = 1.05
-"""Ratio of inference times, compiled to onnxruntime, from which onnxruntime runs the whole
-network."""
+"""Smallest ratio of the compiled network's inference time to that of onnxruntime at which
+onnxruntime runs the whole network."""
 ROUNDS, MOST_SECONDS, LEAST_SECONDS = 20, 2.0, 1e-3
 CLEAR_ROUNDS, CLEAR = 5, 1.2
-"""The comparison ends early after `CLEAR_ROUNDS` rounds if the ratio differs from `WORTH_IT` by
-more than the factor `CLEAR`."""
+"""Criterion for ending the comparison early: after more than `CLEAR_ROUNDS` rounds, the ratio of
+the times is above or below `WORTH_IT` by more than the factor `CLEAR`."""
 NOT_COMPARED = (
     "its outputs were not compared, because onnxruntime rejects all random inputs that were tried"
 )
@@ -97,7 +97,7 @@ class CpuNetwork:
     """A network that is being compiled for a CPU.
 
     Attributes:
-        network: the network.
+        network: the network. Operators that onnxruntime must run are marked in it.
         split: the network split into a part that is compiled and regions that onnxruntime runs.
         layers: layers for which the target has kernels. If there are none, onnxruntime runs the
             whole network.
@@ -114,6 +114,9 @@ def read_layers(
     target: Target, network: Network, refused: Mapping[str, str] = MappingProxyType({})
 ) -> CpuNetwork:
     """Split a network for compilation, and find the layers for which the target has kernels.
+
+    Operators with many multiply-accumulates (`MANY_MACS`) but without a kernel are left to
+    onnxruntime.
 
     Args:
         target: the CPU target.
@@ -145,6 +148,10 @@ def _without_kernel(compiled: Network, layers: Sequence[KernelLayer]) -> dict[st
     """Find operators with many multiply-accumulates for which there is no kernel.
 
     onnxruntime runs such operators faster than code that TVM generates.
+
+    Args:
+        compiled: the part of the network that is compiled.
+        layers: layers for which the target has kernels.
 
     Returns:
         Reasons by operator name.
@@ -207,10 +214,14 @@ def faster_in_onnxruntime(network: Network, made: CompiledFiles) -> str:
 
 
 def _seconds_beside_onnxruntime(network: Network, made: CompiledFiles) -> tuple[float, float]:
-    """Measure one inference of the compiled network and of onnxruntime.
+    """Measure one inference of the compiled network and of onnxruntime, alternately.
+
+    Args:
+        network: the network, which onnxruntime runs as a whole.
+        made: the compiled artifact.
 
     Returns:
-        Median processor times of the two in seconds.
+        Median processor times in seconds: of the compiled network, and of onnxruntime.
     """
     artifact = CompiledArtifact(made.manifest, made.files, threads=1)
     inputs = made.samples[0].inputs
@@ -244,14 +255,18 @@ def compile_library(
 ) -> CompiledFiles:
     """Compile a network with the given schedules, and compare its outputs with the source model.
 
-    The comparison uses the calibration samples if they are given. Without samples, the outputs are
-    compared only if the network computes in a precision below float32.
+    The outputs are compared on random inputs. The accuracy is measured in addition, and added to
+    the manifest, if the options contain calibration samples, which then are the inputs, or if the
+    network computes less precisely than in float32.
 
     Args:
         options: options of the build.
         target: the CPU target.
         network: the network and its layers.
-        picks: schedules by workload.
+        picks: schedules by workload. Layers without a schedule get code that TVM generates.
+
+    Returns:
+        The files of the artifact, which have not been written yet.
 
     Raises:
         ArtifactError: the error of the outputs exceeds the tolerance.
@@ -373,6 +388,9 @@ def join_sizes(
         target: the CPU target.
         model: the model with its sizes.
         made: compiled files, one per size, in the order of `model.wanted`.
+
+    Returns:
+        The files of the combined artifact.
     """
     sizes = [item.sizes for item in model.wanted]
     return join_libraries(model.inputs, list(zip(sizes, made, strict=True)), model.obstacles)

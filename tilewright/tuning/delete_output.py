@@ -39,13 +39,14 @@ _RESULTS = (
     SUMMARY, SCHEDULES, FUSION, FUSION_PAGE, TRIALS, CONVERGENCE, EXPLANATION, EXPLANATION_PICTURE,
     RUN,
 )  # fmt: skip
-"""Files of one run. The summary comes first, because it marks a run as complete, and `run.json`
-last, because it marks the directory as one of Tilewright's."""
+"""Names of the files that belong to one run, in the order of deletion. The summary comes first,
+because it marks a run as complete. `run.json` comes last, because it marks the directory as an
+output directory of Tilewright."""
 _STORES = (
     *(f"{name}{suffix}" for name in (STORE, f"damaged-{STORE}", OWNER) for suffix in BESIDE),
     *LEDGERS,
 )
-"""Files with the trials of all runs of a directory."""
+"""Names of the files that contain the trials of all runs of an output directory."""
 
 
 class NotDeleted(TilewrightError):
@@ -186,6 +187,9 @@ def _opened(root: Path, relative: Path) -> Iterator[int]:
 
     No component of the relative path may be a symbolic link or belong to another user. Files that
     are deleted through the descriptor therefore lie in the directory that was checked.
+
+    Raises:
+        NotDeleted: a component is a symbolic link, is not a directory or belongs to another user.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     with ExitStack() as stack:

@@ -45,8 +45,8 @@ from tilewright.tuning.output_dir import SCHEDULES, STORE, SUMMARY
 from tilewright.tuning.read_run import read_written, unreadable_message
 
 MOST_WORKLOADS = 6
-"""Number of workloads of an earlier run that are read at most, those with the most trials first.
-The time to fit the models grows with the third power of the number of trials."""
+"""Maximum number of workloads of an earlier run that are read. Those with the most trials are
+preferred. The time to fit the models grows with the third power of the number of trials."""
 
 
 class EarlierRunError(TilewrightError):
@@ -165,7 +165,13 @@ def _read(folder: Path, changed_ns: int, size: int) -> EarlierRun:
 
 
 def _rounds_of(store: TrialStore, target: Target, workload: Workload) -> tuple[FinishedRound, ...]:
-    """Return the rounds of a workload from the run with the most trials of this workload."""
+    """Return the rounds of a workload on a target, from the run with the most trials of it.
+
+    Args:
+        store: the trial store of the earlier run.
+        target: the target.
+        workload: the workload.
+    """
     keys = [key for key in store.runs().values() if key[:2] == (workload.id, target.fingerprint)]
     runs = [StoredRun(store, key, target.space(workload)).finished_rounds() for key in sorted(keys)]
     longest: Sequence[FinishedRound] = max(runs, key=_count, default=[])
@@ -213,7 +219,12 @@ def first_data(run: EarlierRun, tasks: Sequence[Task]) -> ExplorerState:
 
 
 def _fits(shared: Sequence[SharedTrials], task: Task) -> bool:
-    """Return whether any of the trials has the feature columns of a task's configs and programs."""
+    """Return whether any of the trials has the feature columns of a task's configs and programs.
+
+    Args:
+        shared: trials of the earlier run, one entry per workload.
+        task: a task of the new run.
+    """
     space, explorer = task.problem.space, task.explorer
     empty = explorer.share(task.problem, ExplorerState(), History.empty(space))
     flat = np.zeros(1, np.int64) if space.listed is None else np.array(space.listed[:1])

@@ -112,6 +112,9 @@ def _exports(target: _ExportedTarget, folder: Path, form: str) -> ExportsSchedul
         folder: output directory of the run.
         form: name of the format.
 
+    Returns:
+        The target's capability to export schedules.
+
     Raises:
         ExportError: the target cannot export this format.
     """
@@ -143,7 +146,14 @@ def _nothing_to_export(folder: Path, form: str, left_out: Sequence[str]) -> str:
 
 
 def _target(target: _ExportedTarget, folder: Path) -> Target | None:
-    """Rebuild the target of a run, or return None if its specification was not stored.
+    """Rebuild the target of a run.
+
+    Args:
+        target: target entry of `schedules.json`.
+        folder: output directory of the run, for error messages.
+
+    Returns:
+        The target, or None if its specification was not stored.
 
     Raises:
         ExportError: the specification is invalid.
@@ -160,12 +170,12 @@ _INVALIDITY = {
     "wrong_result": "correctness", "timeout": "timeout",
 }  # fmt: skip
 _ERRORS = {"compile_error": "CompilationFailedConfig"}
-"""Text that the cache has instead of a time, by status. All other failures are
-`RuntimeFailedConfig`."""
+"""Text that replaces the time of a failed trial in a Kernel Tuner cache, by status. Statuses that
+are not listed become `RuntimeFailedConfig`."""
 
 
 def kernel_tuner_cache(run: RunTrials, layer: RunLayer) -> str:
-    """Export the trials of a workload as a cache file of Kernel Tuner.
+    """Export the trials of a workload as the text of a Kernel Tuner cache file.
 
     The file is JSON, and times are in ms. For each knob, it lists the values that occur in the
     trials.
@@ -192,9 +202,9 @@ def kernel_tuner_cache(run: RunTrials, layer: RunLayer) -> str:
 
 
 def t4_results(run: RunTrials, layer: RunLayer) -> str:
-    """Export the trials of a workload as a T4 file, a results format that several tuners share.
+    """Export the trials of a workload as the text of a T4 file, a format of several tuners.
 
-    Times are in ms. Cycles are included if the target counts them.
+    The file is JSON, and times are in ms. Cycles are included if the target counts them.
 
     Args:
         run: the trials of the run.
@@ -220,7 +230,7 @@ def t4_results(run: RunTrials, layer: RunLayer) -> str:
 
 
 def _rows(trials: pd.DataFrame) -> list[tuple[Mapping[Hashable, object], dict[str, int]]]:
-    """Pair each trial with its knob values by name."""
+    """Convert a table of trials to pairs of a row and its knob values by name."""
     return [(row, json.loads(str(row["knobs"]))) for row in trials.to_dict("records")]
 
 

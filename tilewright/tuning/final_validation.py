@@ -34,17 +34,17 @@ from tilewright.tuning.tuning_task import TuningTask
 from tilewright.tuning.verification import latency_of_trial, lowered_of, reproduces
 
 TURNS = 3
-"""Measurements of each contender per block of the choice."""
+"""Number of measurements of each schedule in a block that selects the better half."""
 REPORT_TURNS = 9
-"""Measurements of the chosen schedule and of the baseline for the report.
+"""Number of measurements of the chosen schedule and of the baseline in the last block.
 
 With nine values, the second lowest and the second highest form a 95 % interval of the median for
 any distribution (96.1 %).
 """
 
 Bench = Callable[[int, Sequence[Schedule], int], Sequence[ValidationMeasurement]]
-"""Function of a block's index, the contenders and a number of turns that measures the
-contenders."""
+"""Function that measures one block of turns. Its arguments are the index of the block, the
+schedules to measure and the number of turns."""
 
 
 @dataclass(frozen=True)
@@ -95,15 +95,18 @@ def choose_validated(
 ) -> FinalChoice:
     """Choose the best of the leaders and the baseline, and measure the result for the report.
 
-    The chosen schedule and the baseline are measured again in a last block. A schedule that fails
-    when it is measured again is dropped. A baseline whose `compared` is set is measured for the
-    report but cannot be chosen.
+    The chosen schedule and the baseline are measured again in a last block. If the chosen schedule
+    fails there, it is dropped and the choice is repeated. A baseline whose `compared` is set is
+    measured for the report but cannot be chosen.
 
     Args:
         leaders: the best trials of the run by their recorded latencies.
         baseline: the schedule that is used without tuning, if there is one.
         bench: function that measures one block. Its arguments are the block's index, the schedules
             and the number of turns. Its exceptions are not caught.
+
+    Returns:
+        The choice, with the latencies that were measured in the last block.
     """
     results: list[ValidationMeasurement] = []
 
@@ -147,8 +150,11 @@ def measure_leaders(
     Args:
         task: the workload, target and tuner.
         block: index of this block of turns, which is stored with the measurements.
-        contenders: the schedules.
-        turns: number of turns.
+        contenders: the schedules to measure.
+        turns: number of turns, that is, of measurements per schedule.
+
+    Returns:
+        The measurements in the order in which they were made.
 
     Raises:
         TilewrightError: the target failed.
@@ -189,11 +195,14 @@ def is_block(
 
 
 def _programs(task: TuningTask, contenders: Sequence[Schedule]) -> list[tuple[list[int], Lowered]]:
-    """Lower the schedules to measure in as few batches as possible.
+    """Lower schedules in as few batches as possible: one for all trials, and one for the baseline.
+
+    Args:
+        task: the workload, target and tuner.
+        contenders: the schedules.
 
     Returns:
-        Batches of programs: one batch of all trials, and one of the baseline. Each batch comes with
-            the indices of its schedules in `contenders`.
+        Batches of programs, each with the indices of its schedules in `contenders`.
     """
     slots = [slot for slot, contender in enumerate(contenders) if contender.source == TRIAL]
     groups = []
@@ -208,6 +217,8 @@ def _best(
     contenders: Sequence[Schedule], measure: Bench, block: int
 ) -> tuple[Schedule | None, int]:
     """Find the best schedule by sequential halving: after each block, the better half remains.
+
+    A schedule that fails in any turn is dropped.
 
     Args:
         contenders: the schedules.
@@ -255,8 +266,13 @@ def _figures(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Arrange measurements as arrays with one row per turn and one column per schedule.
 
+    Args:
+        measurements: the measurements of one block; at least one.
+        contenders: number of schedules that the block compares.
+
     Returns:
-        Seconds (NaN where not valid) and cycles, both of shape (turns, contenders).
+        Seconds (NaN where not valid) and cycles (-1 where not valid), both of shape (turns,
+        contenders).
     """
     turns = max(element.turn for element in measurements) + 1
     seconds, cycles = np.full((turns, contenders), np.nan), np.full((turns, contenders), -1)
@@ -270,9 +286,15 @@ def _figures(
 def _reported(
     measurements: Sequence[ValidationMeasurement], pair: Sequence[Schedule]
 ) -> list[tuple[Schedule, tuple[float, ...]] | None]:
-    """Return each schedule with the median of its turns as its latency, and its seconds per turn.
+    """Compute the latency of each schedule as the median of its turns.
 
-    The entry is None for a schedule that does not run in any turn.
+    Args:
+        measurements: the measurements of one block.
+        pair: the schedules that the block compares.
+
+    Returns:
+        One entry per schedule: the schedule with the new latency, and its seconds in each turn. The
+            entry is None if the schedule does not run in any turn.
     """
     seconds, cycles = _figures(measurements, len(pair))
     timed: list[tuple[Schedule, tuple[float, ...]] | None] = []
@@ -349,11 +371,12 @@ class ChoiceRecords:
         """Check the stored latency of the chosen schedule by measuring it again.
 
         If the stored latency is not plausible, its measurements are marked as rejected in the trial
-        store, and the choice must be made again.
+        store, and the choice must be made again. A chosen baseline is not measured here, because
+        the command has already measured it.
 
         Args:
             held: the stored choice.
-            timed: measurements by flat index; the new one is added.
+            timed: measurements by the flat index of their config; the new one is added.
 
         Returns:
             Whether the stored latency is plausible.
@@ -404,7 +427,7 @@ def held_choice(
 
     Args:
         choice: the choice and its stored measurements.
-        timed: measurements by flat index; new ones are added.
+        timed: measurements by the flat index of their config; new ones are added.
         emit: receives a note if the stored choice is rejected.
 
     Returns:

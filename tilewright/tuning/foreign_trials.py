@@ -30,9 +30,10 @@ from tilewright.core.files import (
 from tilewright.search.trial_store import COLUMNS
 
 TOLD_LINES = 5
-"""Number of unusable lines that are reported individually."""
+"""Maximum number of unusable lines that are reported individually."""
 NO_TIME = 1e9
-"""Times of at least this many seconds mean "no time": both tuners of TVM write 1e9 or more then."""
+"""Number of seconds from which a recorded time means that there is no time. TVM's tuners write 1e9
+or more if a measurement failed."""
 
 
 class ForeignTrialsError(TilewrightError):
@@ -47,8 +48,8 @@ class ForeignTrial:
         workload: name of the workload.
         knobs: knob values by name.
         repeats: seconds of each repetition.
-        status: status, as in `search.trial_rows.TrialRow`.
-        reason: reason for a failure.
+        status: outcome: `valid`, or the type of failure, as in `search.trial_rows.TrialRow`.
+        reason: reason for a failure, or "".
     """
 
     workload: str
@@ -129,7 +130,7 @@ _ERRORS = {
     6: ("timeout", "compilation timed out"),
     7: ("timeout", "running timed out"),
 }
-"""Status and reason by the number of `tvm.autotvm.MeasureErrorNo`."""
+"""Status and reason of a failed trial by the number of its error (`tvm.autotvm.MeasureErrorNo`)."""
 
 
 def read_autotvm_log(path: Path) -> ForeignTrials:
@@ -211,7 +212,10 @@ def _decisions(trace: Json) -> dict[str, Json]:
     """Return the random decisions of a schedule's trace by name, such as `PerfectTile 0`.
 
     A decision is the list of extents of a loop's parts, or the chosen value of a categorical
-    variable.
+    variable. The name is the kind of decision, followed by a running number.
+
+    Args:
+        trace: MetaSchedule's trace of the schedule, as JSON.
     """
     instructions, drawn = map(as_list, as_list(trace))
     count: Counter[str] = Counter()
@@ -227,7 +231,11 @@ def _decisions(trace: Json) -> dict[str, Json]:
 
 
 def _element_at(values: Sequence[T], place: Json) -> T:
-    """Return the element at an index.
+    """Return the element at an index that was read from a file.
+
+    Args:
+        values: the sequence.
+        place: the index, as JSON.
 
     Raises:
         IndexError: the index is negative or too large.

@@ -26,12 +26,13 @@ class FusionDecision(TypedDict):
 
     Attributes:
         name: name of the fusion.
-        kind: kind of the fusion.
+        kind: type of the fusion, such as `activation` (`networks.fusion.candidates`).
         fused: whether the operators are fused.
         cycles_saved: cycles that the fusion saves in the whole network, given all other decisions.
             Negative if the fusion costs cycles, None if one of the two alternatives has no
             schedule.
-        dram_bytes_saved: DRAM bytes that the fusion saves, given all other decisions.
+        dram_bytes_saved: DRAM bytes that the fusion saves, given all other decisions; None as for
+            `cycles_saved`.
         estimated: whether the savings are estimates, because the other alternative was not tuned.
     """
 
@@ -78,7 +79,7 @@ class Decided:
 
 
 TuneMore = Callable[[Sequence[Subgraph]], list[TunedWorkload]]
-"""Function that tunes further workloads in the same way as those of the network."""
+"""Function that tunes further workloads with the options of the run, and returns the results."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 RULE: Final = "rule"
 FALLBACK: Final = "fallback"
 FIGURES = (FALLBACK, RULE, "tuned", "bound")
-"""Names of the four latencies, in the order in which every place shows them."""
+"""Names of the four latencies by which a run is judged, in the order of tables and pages."""
 
 
 @dataclass(frozen=True)

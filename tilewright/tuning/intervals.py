@@ -140,11 +140,14 @@ class ValidationStats:
 def inference(counts: Sequence[int], rows: Sequence[ValidationRow]) -> ValidationRow:
     """Combine the entries of all workloads into one entry for an inference.
 
-    The seconds of a turn are summed over the workloads, each weighted by its number of calls.
+    The latencies of a turn are summed over the workloads, each weighted by its number of calls. The
+    sum is None if a schedule failed in this turn. The numbers of measurements and their total
+    durations are summed without weights.
 
     Args:
         counts: number of calls of each workload per inference.
-        rows: entries of the workloads. Turns that are missing for a workload are left out.
+        rows: entries of the workloads. Turns beyond the smallest number of turns of a workload are
+            ignored.
     """
     return ValidationStats(
         sum(row["measurements"] for row in rows),

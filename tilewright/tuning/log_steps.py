@@ -37,8 +37,12 @@ def start_sessions(
     """Create the task of each workload and its session before the first trial.
 
     Args:
-        options: options of the run.
+        options: options of the run. With `warm_start`, the sessions contain what the tuner learns
+            from the trials of an earlier run.
         subgraphs: the workloads.
+
+    Returns:
+        Pairs of task and session, in the order of `subgraphs`.
 
     Raises:
         OptionsError: the run should start from a champion, a registered model that won an earlier
@@ -78,11 +82,14 @@ def log_parameters(
 ) -> None:
     """Write `run.json`, which identifies the run in the output directory, and emit `NetworkFound`.
 
+    If the run differs from the directory's previous run, the previous summary is deleted.
+
     Args:
         options: options of the run.
         network: the network and the target.
         tasks: tasks of the workloads.
-        emit: receives the event, and a note if the results of an earlier run are replaced.
+        emit: receives the event, and before it a note if the results of another tuner or seed are
+            replaced.
 
     Raises:
         OSError: the file cannot be written.

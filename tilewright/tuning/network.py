@@ -175,7 +175,9 @@ def import_model(source: str, input_shapes: InputShapes) -> Model:
         input_shapes: fixed input shapes by name.
 
     Raises:
-        ModelFileError: the file cannot be read.
+        ModelFileError: the file is missing, cannot be read or is not a valid model.
+        DynamicShapeError: an input shape is unknown or wrong.
+        ImportFailedError: the model is valid but cannot be imported.
         UnknownName: there is no built-in network with this name.
     """
     content = source_digest(source)
@@ -238,6 +240,9 @@ def lone_workload(text: str, epilogue: str) -> tuple[Model, Extracted]:
         text: text of the workload, such as `conv2d:n=1,c=64,…`.
         epilogue: text of its epilogue, the operations on the result.
 
+    Returns:
+        The network, and its list of workloads with this one workload.
+
     Raises:
         WorkloadError: the text is invalid.
     """
@@ -257,7 +262,7 @@ def select_layers(extracted: Extracted, layers: Sequence[str]) -> Extracted:
         layers: names of operators.
 
     Returns:
-        The selected workloads, with their multiply-accumulates as `offloaded`.
+        The selected workloads. `offloaded` is the number of their multiply-accumulates.
 
     Raises:
         UnknownLayer: a layer is not among the workloads.
@@ -327,6 +332,10 @@ def _frozen(shapes: InputShapes) -> tuple[tuple[str, tuple[int, ...]], ...]:
 def _network(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...], content: str) -> Read:
     """Load a network, or return it from the cache.
 
-    `content` is a digest of all its files, so that a changed file is loaded again.
+    Args:
+        source: path of the model file, or name of a built-in network.
+        shapes: pairs of an input's name and its fixed shape.
+        content: digest of the network's files. It is part of the cache key, so that a changed file
+            is loaded again.
     """
     return networks.load(source, dict(shapes) or None, sandbox=True)

@@ -25,7 +25,9 @@ VARIABLE = "TILEWRIGHT_STORE"
 def trials_of_folder(
     options: TuningOptions, emit: Listener, own: bool = True
 ) -> Iterator[TrialStore]:
-    """Open the trial store of a run, after deleting earlier results if `--fresh` is set.
+    """Return a context manager that opens the trial store of a run.
+
+    With `--fresh`, the results and trials of earlier runs are deleted first.
 
     Args:
         options: options of the run.

@@ -258,7 +258,7 @@ class TuningOptions(CommandOptions):
         description="Start from a model that was trained on other hardware: its folder, "
         "from 'tilewright model train', or 'champion' for the best models of "
         "'tilewright compare'. Or start from the trials of an earlier run: its --out folder "
-        "(this saved no trials where it was measured).",
+        "(in our measurements, this saved no trials).",
     )
     fusion: Annotated[
         Literal["", "none", "all", "greedy", "learned"],
@@ -266,7 +266,7 @@ class TuningOptions(CommandOptions):
     ] = Field(
         default="",
         description="Which operators to fuse on the accelerator, for 'tilewright build'. "
-        "'none'; 'all' that can be fused; 'greedy': decided by estimates; "
+        "'none': no operators; 'all': every possible fusion; 'greedy': decided by estimates; "
         "'learned': searched by simulating whole networks.",
     )
     fresh: bool = Field(
@@ -295,7 +295,7 @@ class TuningOptions(CommandOptions):
     @model_validator(mode="before")
     @classmethod
     def _without_network(cls, values: Any) -> Any:
-        """Remove the default network if a single workload is given."""
+        """Remove the default network from the given options if a single workload is given."""
         if isinstance(values, dict) and values.get("workload"):
             return {"model": ""} | values
         return values
@@ -370,7 +370,7 @@ class TuningOptions(CommandOptions):
 
     @property
     def epilogue_mode(self) -> Literal["full", "per-channel", "plain"]:
-        """Rule for the epilogues of a network's workloads (`networks.epilogues`)."""
+        """Rule for which operations are fused into a network's workloads (`networks.epilogues`)."""
         if self.epilogue == PER_CHANNEL:
             return "per-channel"
         return "plain" if self.epilogue == PLAIN else "full"
@@ -393,7 +393,7 @@ class TuningOptions(CommandOptions):
 
     @property
     def short_name(self) -> str:
-        """File name that is made of the network or workload, the target and the layers."""
+        """Text for file names that identifies the network or workload, target and layers."""
         subject = Path(self.model).stem or re.sub(r"[^\w]+", "-", self.workload)
         layers = re.sub(r"[^\w.+-]+", "-", "+".join(self.layers))
         if len(layers) > _LONGEST_NAME:
@@ -457,6 +457,7 @@ class ClusterOptions(CommandOptions):
 
 
 CHAMPION = "champion"
-"""Value of `--warm-start` that refers to the champion instead of a folder."""
+"""Value of `--warm-start` that refers to the champion, a registered model that won an earlier
+comparison, instead of a folder."""
 DEFAULTS = TuningOptions()
-"""Default values of all options."""
+"""Tuning options in which every option has its default."""

@@ -37,7 +37,7 @@ class _Journal:
 
 
 FEWEST = 8
-"""Minimum number of valid trials for knob importance."""
+"""Minimum number of valid trials for computing the importance of knobs."""
 _NAMES = ("workload", "cycles", "round", "status", "reason")
 
 

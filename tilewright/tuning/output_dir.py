@@ -46,9 +46,10 @@ CONVERGENCE = "convergence.png"
 EXPLANATION, EXPLANATION_PICTURE = "explain.html", "explain.png"
 STORE = FILE
 OWNER = ".owner.sqlite"
-"""File that records which command works on a directory without trials of its own."""
+"""Name of the file that records the owner (the command that is writing) of an output directory
+without a trial store of its own."""
 OUTPUT_ROOT = "TILEWRIGHT_OUTPUT_ROOT"
-"""Environment variable with a folder outside of which no results may be written. `tilewright serve`
+"""Environment variable with the folder in which all results must be written. `tilewright serve`
 sets it."""
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tilewright.tuning.network import NetworkPart, TuningNetwork
 
 PACKAGES = ("tilewright", "apache-tvm", "xgboost-cpu", "lightgbm", "numpy")
-"""Packages whose versions a summary names."""
+"""Packages whose versions are stored in the summary of a run."""
 
 
 class Summary(TypedDict):

@@ -26,8 +26,8 @@ _RENAMED = {
         "baseline_source": "rule_source",
     },
 }  # fmt: skip
-"""Keys that summaries of earlier versions call otherwise. Rows of version 1 lack `names` and
-`epilogue`, too."""
+"""Present names of keys that summaries of earlier versions name differently, by version and earlier
+name. Entries of version 1 also lack `names` and `epilogue`."""
 
 
 class _Head(BaseModel):
@@ -79,7 +79,15 @@ def read_written(model: type[M], folder: Path, name: str, problem: type[Tilewrig
 
 
 def _present_summary(data: bytes, renamed: Mapping[str, str]) -> bytes:
-    """Convert a summary of an earlier version to the keys of the present version."""
+    """Convert a summary of an earlier version to the keys of the present version.
+
+    Args:
+        data: contents of the file.
+        renamed: present names of keys, by earlier name.
+
+    Returns:
+        Contents in the present version; `data` itself if it is not valid JSON.
+    """
     try:
         summary = as_object(read_json(data))
         total, rows = summary.get("total"), summary.get("workloads")

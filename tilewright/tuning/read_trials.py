@@ -19,13 +19,15 @@ from tilewright.tuning.output_dir import STORE
 def read_trials(source: Path) -> ForeignTrials:
     """Read the trials of an output directory, a MetaSchedule database or an AutoTVM log.
 
-    The run of an output directory may still be running, or may have been interrupted.
+    The run of an output directory may still be running, or may have been interrupted. If it has no
+    trials yet, the result is empty.
 
     Args:
         source: the directory or file.
 
     Raises:
-        ForeignTrialsError: there are no trials.
+        ForeignTrialsError: the directory contains no trial database, or the file of another tuner
+            contains no usable trial.
         TrialStoreError: the database cannot be read.
         UnsafeFile: the path is not a plain file.
         OSError: a file cannot be read.

@@ -118,7 +118,12 @@ def network_curve(trials: pd.DataFrame, layers: Sequence[CurveLayer], unit: Unit
 
 
 def _in_unit(latency: Latency | None, unit: Unit) -> float:
-    """Return a latency in cycles or seconds; NaN if it is not known."""
+    """Return a latency as a number; NaN if it is not known in this unit.
+
+    Args:
+        latency: the latency, or None if it is unknown.
+        unit: "cycles" or "seconds".
+    """
     if latency is None:
         return math.nan
     if unit == "seconds":

@@ -18,8 +18,8 @@ from tilewright.search import TrialRequest
 R = TypeVar("R")
 
 Flow = Generator[TrialRequest | None, None, R]
-"""The steps of a workload. It yields None between rounds, or, if workloads share their trials, a
-request before each round (`tuning.task_scheduler`)."""
+"""Generator that executes the steps of one workload. Between rounds it yields None or, if workloads
+share their trials, a request for the next round (`tuning.task_scheduler`)."""
 
 
 class Stopped(TilewrightError):

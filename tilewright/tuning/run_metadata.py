@@ -306,7 +306,15 @@ def write_run(
 
 
 def _foreign(options: TuningOptions, held: RunFile) -> str:
-    """Return the reason why a folder belongs to another run, or "" if it does not."""
+    """Check whether a folder belongs to another network or target, or has more layers.
+
+    Args:
+        options: options of the new run.
+        held: contents of the folder's `run.json`.
+
+    Returns:
+        The reason why the new run must not use the folder, or "" if it may.
+    """
     if not _same(held["network"], _network(options)):
         return f"belongs to another network than {options.subject}"
     if not _same(held["target"], origin_of(options.target)):
@@ -317,7 +325,15 @@ def _foreign(options: TuningOptions, held: RunFile) -> str:
 
 
 def _same(one: Origin, other: Origin) -> bool:
-    """Return whether two origins are the same: equal paths, or equal content and equal names."""
+    """Return whether two origins denote the same network or target.
+
+    This is the case if their paths are equal, or if their names and the contents of their files are
+    equal.
+
+    Args:
+        one: one origin.
+        other: the other origin.
+    """
     if one["place"] == other["place"]:
         return True
     moved = one["digest"] == other["digest"] != ""

@@ -63,7 +63,8 @@ class RunTrials:
     Attributes:
         layers: the workloads.
         table: trials with the columns `search.trial_store.COLUMNS`.
-        about: network, target, tuner and seed of the run.
+        about: properties of the run as text, under the keys `network`, `target`, `tuner` and
+            `seed`.
     """
 
     layers: Sequence[RunLayer]
@@ -205,6 +206,9 @@ def ongoing_trials(run: RunFile, folder: Path) -> RunTrials:
 
 def _name(row: _Schedule) -> str:
     """Return the display name of a workload.
+
+    Args:
+        row: entry of the workload in a result file.
 
     Raises:
         RunUnreadable: the workload's text is invalid.

@@ -14,7 +14,8 @@ from tilewright.targets.capabilities import Enumerates, capability
 from tilewright.targets.workload import Workload
 
 MOST_TRIED = 1 << 20
-"""Maximum number of configs that are tried. If they all fail, a larger space is searched anyway."""
+"""Maximum number of configs that are tried before a search. If all of them fail and the space is
+larger, the space is searched anyway."""
 _FIRST, _CHUNK = 64, 1 << 14
 
 
@@ -74,7 +75,13 @@ def why_nothing_fits(target: Target, workload: Workload) -> str:
 
 
 def _places(size: int) -> Iterator[NDArray[np.int64]]:
-    """Yield chunks of flat indices: first a few from the whole space, then all in order."""
+    """Yield arrays of flat indices to try: a few from the whole space, then all in order.
+
+    At most `MOST_TRIED` indices are yielded in order.
+
+    Args:
+        size: number of configs of the space.
+    """
     yield np.unique(np.linspace(0, size - 1, _FIRST).astype(np.int64))
     for begin in range(0, min(size, MOST_TRIED), _CHUNK):
         yield np.arange(begin, min(begin + _CHUNK, size))

@@ -31,17 +31,17 @@ from tilewright.targets.workload import Workload, canonical, parse_workload
 from tilewright.tuning.output_dir import SCHEDULES
 
 SAMPLED = 4096
-"""Number of configs that are estimated."""
+"""Maximum number of configs for which closed-form estimates are computed."""
 MOST_VALUES = 1 << 31
-"""Maximum number of values of a knob, since configs are int32."""
+"""Limit on knob indices that are read from a file, because configs are int32."""
 CLEARLY = 0.97
-"""Factor by which an estimated schedule must beat the baseline where measurements vary.
-
-A single measurement of each cannot resolve a smaller difference, and the baseline's rule takes
-account of caches that the whole network shares.
-"""
+"""Largest ratio of an estimated schedule's measured latency to that of the baseline at which the
+estimated schedule is chosen, on a target whose measurements vary. A single measurement of each
+cannot resolve a smaller difference, and the baseline's rule takes account of caches that the whole
+network shares."""
 LOWERED = 64
-"""Number of the best estimated configs that are lowered to find one that compiles."""
+"""Maximum number of configs, in the order of their estimates, that are lowered to find one that
+compiles."""
 
 
 class PickError(TilewrightError):
@@ -188,7 +188,14 @@ def _path(folder: Path) -> Path:
 
 
 def _same_programs(workload: Workload, blocks: Blocks) -> Workload:
-    """Return a key that is equal for workloads whose programs differ only in immediates."""
+    """Return a key that is equal for workloads whose programs differ only in immediates.
+
+    Immediates are constants within instructions.
+
+    Args:
+        workload: the workload.
+        blocks: sizes of the hardware's blocks, to which workloads are padded.
+    """
     return canonical(pad_to_blocks(workload, blocks))
 
 
@@ -198,6 +205,10 @@ def _same_kinds(workload: Workload, blocks: Blocks) -> Workload:
     Only the types of the epilogue operations are compared, not their constants. When a float
     network is tuned, for example, the scale of a residual and the values of a bias are not known
     yet.
+
+    Args:
+        workload: the workload.
+        blocks: sizes of the hardware's blocks, to which workloads are padded.
     """
     return pad_to_blocks(workload, blocks).with_each_step(lambda op: EpilogueOp(op.kind))
 
@@ -209,7 +220,7 @@ def _hint(missing: Sequence[Workload]) -> str:
 
 
 def _by_channel(workload: Workload) -> Workload:
-    """Return the workload with a shift per channel instead of one common shift.
+    """Return the form of a workload that shifts each channel by its own amount.
 
     A schedule that can run this form can also run the original form, which has fewer operands. For
     a float network, it is not known in advance in which layers scales per channel are used.
@@ -234,7 +245,11 @@ def pick_without_trials(
         workload: the workload.
         target: the target.
         seed: seed of the random configs.
-        tried: cost and schedule of the best trial of a short tuning run, if there was one.
+        tried: cost (latency in cycles, or in seconds if the target does not count cycles) and
+            schedule of the best trial of a short tuning run, if there was one.
+
+    Returns:
+        The candidate with the lowest cost.
 
     Raises:
         WorkloadError: none of these schedules runs.
@@ -258,9 +273,6 @@ def pick_without_trials(
 def pick_rules(layers: Iterable[Workload], target: Target) -> dict[Workload, Pick]:
     """Return the schedules that the kernels' built-in rules choose, without compiling or measuring.
 
-    Workloads for which no rule applies are left out. The result is empty if the target has no
-    kernels.
-
     We also tried to measure the layers for which the estimate promised at most half of the rule's
     latency. On 17 published networks, ResNet-18 and -50, and MobileNet-v1 and -v2 (one thread, a
     processor with AVX-512), this found seven such layers, saved at most 0.8 % of a network's
@@ -269,6 +281,10 @@ def pick_rules(layers: Iterable[Workload], target: Target) -> dict[Workload, Pic
     Args:
         layers: workloads of the layers.
         target: the target.
+
+    Returns:
+        Schedules by workload, without the workloads for which no rule applies. Empty if the target
+        has no kernels.
     """
     compiles = capability(target, CompilesKernels)
     if compiles is None:
@@ -285,7 +301,12 @@ def pick_rules(layers: Iterable[Workload], target: Target) -> dict[Workload, Pic
 
 
 def _drawn(workload: Workload, target: Target, seed: int) -> Configs | None:
-    """Draw random configs of a space; a small space is returned completely.
+    """Draw random configs of a workload's space; a small space is returned completely.
+
+    Args:
+        workload: the workload.
+        target: the target.
+        seed: seed of the draw.
 
     Returns:
         Configs of shape (n, knobs), or None if the space is given as a list of configs.
@@ -299,11 +320,16 @@ def _drawn(workload: Workload, target: Target, seed: int) -> Configs | None:
 
 
 def _estimated(workload: Workload, target: Target, seed: int) -> tuple[float, Pick] | None:
-    """Measure the config that has the best closed-form estimate among random configs.
+    """Find the random config with the best closed-form estimate that compiles, and measure it.
+
+    Args:
+        workload: the workload.
+        target: the target.
+        seed: seed of the random configs.
 
     Returns:
-        Its measured cost and its schedule; None if none of the best configs compiles, or if the
-        config does not run.
+        Its measured cost and its schedule. None if the target offers no estimates, if none of the
+        best configs compiles, or if the config does not run.
     """
     estimates = capability(target, Estimates)
     if estimates is None or (configs := _drawn(workload, target, seed)) is None:
@@ -376,7 +402,13 @@ def _read(path: Path) -> _TunedSchedules:
 
 
 def _schedule(row: Mapping[str, Json]) -> tuple[Workload, Pick | None]:
-    """Parse the entry of one workload.
+    """Parse the entry of one workload in a file of schedules.
+
+    Args:
+        row: the entry.
+
+    Returns:
+        The workload, and its schedule or None if no schedule runs.
 
     Raises:
         KeyError: a value is missing.

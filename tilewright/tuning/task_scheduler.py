@@ -72,8 +72,8 @@ class TaskState:
         count: number of calls per inference.
         macs: multiply-accumulates of one call.
         history: trials so far; None before the first request.
-        asks: whether the workload waits for a round.
-        in_hand: number of trials of the round that is running.
+        asks: whether the workload waits for the scheduler to grant it a round.
+        in_hand: number of trials of the round that is running; 0 if none is running.
         exhausted: whether no untried config is left.
         baseline: latency of one call without tuning, in the unit of `History.latency`; None if it
             is unknown or varies between measurements.
@@ -319,7 +319,7 @@ class TaskScheduler(Generic[R]):
             request.granted = 0
 
     def _settle(self, task: _Running[R]) -> None:
-        """Update the status of a flow that has requested a round or ended."""
+        """Update the status of a flow, after it has requested a round or ended."""
         task.state = replace(task.state, in_hand=0)
         request = task.request
         if request is None:

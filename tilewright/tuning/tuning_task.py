@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from tilewright.models.transfer.model import Transferred
 
 _OWNER: ContextVar[int] = ContextVar("_OWNER", default=0)
-"""Owner of the targets that this context uses: a negative number, or 0 for those of its thread."""
+"""Number that identifies whose instances of isolated targets this context uses: negative after
+`own_targets`, or 0 for those of the current thread."""
 
 
 @dataclass(frozen=True)
@@ -102,14 +103,18 @@ class TuningTask:
 
     @property
     def store_key(self) -> RunKey:
-        """Key under which the trial store keeps the trials of this task."""
+        """Key under which the trial store keeps the trials: workload, target and run."""
         cold = run_id(self.explorer, self.seed, self.batch)
         run = digest(f"{cold} {self.start}".encode())[:12] if self.start else cold
         key = (self.workload.id, self.target.fingerprint, run)
         return shared_key(key) if self.shared else key
 
     def describe(self) -> dict[str, Json]:
-        """Return everything that determines the tuner's decisions, apart from a step's inputs."""
+        """Return everything that determines the tuner's decisions, except the inputs of the steps.
+
+        The result is JSON and serves as a part of the key under which the results of steps are
+        cached.
+        """
         return {
             "workload": self.workload.to_json(),
             "tuner": self.tuner,
@@ -286,7 +291,11 @@ def _problem(task: TuningTask, state: tuple[int, int]) -> Problem:
 
 @lru_cache(maxsize=4)
 def _model(folder: str, identity: str) -> Transferred:
-    """Load the transfer model of a folder.
+    """Load the transfer model of a folder, or return it from the cache.
+
+    Args:
+        folder: folder of the model.
+        identity: ID that the model must have.
 
     Raises:
         TransferError: the folder no longer contains the model with this ID.

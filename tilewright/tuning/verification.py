@@ -34,7 +34,8 @@ from tilewright.tuning.results import Baselines, Schedule
 from tilewright.tuning.tuning_task import TuningTask, state_of
 
 NOISE = 2.0
-"""Factor by which a winner may be slower than recorded on a target whose measurements vary."""
+"""Largest accepted ratio of a schedule's new latency to its recorded latency, on a target whose
+measurements vary."""
 
 
 class WrongSchedule(TilewrightError):
@@ -43,6 +44,9 @@ class WrongSchedule(TilewrightError):
 
 def measure_baseline(task: TuningTask) -> Baselines:
     """Measure the schedules that are available without tuning: the baseline and the fallback.
+
+    The baseline is Tilewright's own rule schedule. The fallback is the schedule that the stock
+    compiler uses for workloads for which it publishes none.
 
     Args:
         task: the workload and the target.
@@ -213,7 +217,7 @@ def microjoules_of(task: TuningTask, chosen: Schedule | None) -> float | None:
 
 
 def lowered_of(task: TuningTask, chosen: Schedule) -> Lowered:
-    """Lower a chosen schedule.
+    """Lower a chosen schedule to a program.
 
     Args:
         task: the workload and the target.
@@ -230,7 +234,12 @@ def lowered_of(task: TuningTask, chosen: Schedule) -> Lowered:
 
 @lru_cache(maxsize=8)
 def _baseline_program(task: TuningTask, state: tuple[int, int]) -> Lowered:
-    """Return the lowered baseline from a cache, because looking it up measures the baseline."""
+    """Return the lowered baseline from a cache, because looking it up measures the baseline.
+
+    Args:
+        task: the workload and the target.
+        state: state of the target's file (`state_of`). It is used only as part of the cache key.
+    """
     baseline = capability(task.target, Baseline)
     assert baseline is not None, "a schedule that is no trial came from there"
     return baseline.baseline(task.workload).lowered

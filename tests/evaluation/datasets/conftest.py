@@ -1,4 +1,4 @@
-"""Builds one small dataset that tests only read."""
+"""Builds one small dataset, which the tests only read."""
 
 from __future__ import annotations
 

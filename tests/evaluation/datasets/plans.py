@@ -1,4 +1,4 @@
-"""Makes a plan of few rows without asking networks what there is to tune."""
+"""A plan for a dataset of few rows. It needs no network to list the workloads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OPTIONS = DatasetOptions(rows=240, cpu_rows=0, seed=5, specs=2, workloads=3)
 
 
 def small_plan(options: DatasetOptions = OPTIONS) -> DatasetPlan:
-    """Two accelerators, three workloads, 40 rows of each pair, in two parts each."""
+    """Return a plan with two accelerators, three workloads, and 40 rows per pair in two parts."""
     hardware = []
     for specification in target_kinds()["vta"].variants(2, 0):
         target = rebuild("vta", specification, "extended")
@@ -54,7 +54,7 @@ def small_plan(options: DatasetOptions = OPTIONS) -> DatasetPlan:
 
 
 class Steps(LocalRunner):
-    """Builds by a plan of few rows; is stopped before the part of number `stop`."""
+    """Runner that builds a dataset from a plan of few rows. It fails before part number `stop`."""
 
     def __init__(self, stop: int = 99) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Makes tables of a few invented tasks."""
+"""Training tables with a few invented tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def table_of(
     workload: Sequence[int] | None = None,
     hardware: Sequence[int] | None = None,
 ) -> TrainingTable:
-    """Rows with one column, their number."""
+    """Return a training table with one feature column, which holds the row number."""
     tasks = np.asarray(task, np.int64)
     return TrainingTable(
         Features.from_names(np.arange(len(tasks), dtype=np.float64)[:, None], ["number"]),

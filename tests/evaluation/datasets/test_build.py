@@ -1,4 +1,4 @@
-"""Checks that rows are what the hardware does, and that a stopped build ends as any other."""
+"""Checks the rows of a dataset against the target, and that a stopped build can be resumed."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_one_piece_of_hardware_is_named_once(tmp_path: Path) -> None:
 
 
 def test_a_plan_of_before_hardware_could_be_named_has_the_digest_that_its_files_know() -> None:
-    """Else each row of a build that was begun then would be made again."""
+    """With another digest, a build begun by an earlier version would start again."""
     kept = Path(__file__).parents[2] / "data" / "transfer" / "slice"
     plan = DatasetPlan.from_json((kept / "plan.json").read_bytes())
     assert plan.options.targets == ()

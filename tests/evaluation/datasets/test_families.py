@@ -1,4 +1,4 @@
-"""Builds a dataset of two families of accelerators, and learns from it."""
+"""Builds a dataset with two accelerator families and trains a model on it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LAYERS = ("dense:n=16,c=64,o=64", "conv2d:n=1,c=32,h=7,w=7,o=32,k=3,s=1,p=1")
 
 
 class _Small(Steps):
-    """Two small layers on the named machines."""
+    """Steps that build two small layers on the named machines."""
 
     def plan(self, options: DatasetOptions) -> DatasetPlan:
         hardware = [one for kind in ("vta", "gemmini") for one, _ in select_targets(NAMES, kind)]

@@ -1,4 +1,4 @@
-"""Tests reading any part of a dataset, and refusing other files."""
+"""Tests reading all or part of a dataset, and refusing damaged or foreign files."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def copy(dataset: Path, tmp_path: Path) -> Path:
 
 
 def rewrite(folder: Path, change: Callable[[Any], Any]) -> None:
-    """`dataset.json` with something changed."""
+    """Change the content of `dataset.json`."""
     about = json.loads((folder / "dataset.json").read_bytes())
     (folder / "dataset.json").write_text(json.dumps(change(about) or about))
 
 
 def replace_file(folder: Path, data: bytes, rows: int | None = None) -> None:
-    """The first file with other bytes, and `dataset.json` that vouches for them."""
+    """Replace the first data file, and its size and digest in `dataset.json`."""
     (folder / FIRST).write_bytes(data)
 
     def vouch(about: Any) -> None:
@@ -115,7 +115,7 @@ def test_unknown_names_are_refused_with_what_is_known(dataset: Path) -> None:
 
 
 def test_rows_may_come_from_elsewhere(tmp_path: Path) -> None:
-    """The format as docs/reference/dataset.md gives it, with none of our writing code."""
+    """The file follows docs/reference/dataset.md and is written without code of this project."""
     table = pa.table(
         {
             "workload": pa.array([0, 0, 0], pa.int32()),
@@ -145,7 +145,7 @@ def test_rows_may_come_from_elsewhere(tmp_path: Path) -> None:
     )
 
 
-# -- other files -------------------------------------------------------------------------------
+# -- files that are not datasets ---------------------------------------------------------------
 
 
 def test_a_folder_without_a_finished_dataset_says_how_to_finish_it(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_strange_description_is_refused(
 
 @pytest.mark.attack
 def test_a_few_bytes_do_not_ask_for_a_large_table(copy: Path) -> None:
-    """Equal numbers in four million rows are some bytes of a file; 4,096 columns are 64 GiB."""
+    """Four million rows of equal values are small on disk, but 4,096 columns are 64 GiB."""
     rows = 1 << 22
     table = pa.table(
         {
@@ -272,7 +272,7 @@ def test_a_strange_file_is_refused(
 
 
 def test_numbers_of_other_widths_are_read_as_they_are_meant(copy: Path) -> None:
-    """As pandas writes them."""
+    """The columns have the data types that pandas writes."""
     before = read_table(copy)
     replace_file(copy, _changed(copy, _widened))
     after = read_table(copy)
@@ -291,14 +291,14 @@ def _widened(table: pa.Table) -> pa.Table:
 @given(st.data())
 @pytest.mark.slow(seconds=3)
 def test_bytes_that_are_vouched_for_are_read_or_refused(dataset: Path, data: st.DataObject) -> None:
-    """Whatever a stranger sends, with a digest that fits: a table or a typed error."""
+    """Damaged bytes with a correct digest give a table or a typed error."""
     from tilewright.evaluation.datasets.rows import Reader
 
     about = read_about(dataset)
     intact = (dataset / FIRST).read_bytes()
     hostile = bytearray(intact)
     for _ in range(data.draw(st.integers(1, 8))):
-        # The footer, where lengths and offsets are, is the last few kilobytes.
+        # The footer with lengths and offsets is in the last few kilobytes.
         near_the_end = data.draw(st.booleans())
         first = max(0, len(hostile) - 20_000) if near_the_end else 0
         hostile[data.draw(st.integers(first, len(hostile) - 1))] = data.draw(st.integers(0, 255))

@@ -1,4 +1,4 @@
-"""Compares pairwise accuracy, regret and their interval with their definitions."""
+"""Compares pairwise accuracy, regret and their confidence intervals with their definitions."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def test_accuracy_of_many_rows_is_exact() -> None:
 
 
 def test_regret_is_of_the_best_among_the_chosen() -> None:
-    # Latencies 4, 2, 1, 16: the model likes the row of 4 most, then that of 16.
+    # The latencies are 4, 2, 1, 16. The model ranks the row of 4 first, then that of 16.
     table = table_of([0] * 4 + [1] * 2, [2, 1, 0, 4, 0, 1])
     result = score(table, np.array([0.0, 2.0, 3.0, 1.0, 0.0, 1.0]))
     assert result.top1_regret == pytest.approx((4 / 1 - 1 + 0) / 2)
-    assert result.top8_regret is None  # eight of four are no choice
+    assert result.top8_regret is None  # there are only four rows
     assert (result.tasks, result.rows) == (2, 6)
     assert result.pairwise_accuracy == pytest.approx((1 / 6 + 1) / 2)
 

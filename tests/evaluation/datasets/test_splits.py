@@ -1,4 +1,4 @@
-"""Checks that splits leak nothing."""
+"""Checks that train/test splits keep groups together, so that no information leaks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilewright.targets.features import Features
 
 @st.composite
 def tables(draw: st.DrawFn) -> TrainingTable:
-    """At least two workloads and two pieces of hardware, unevenly filled."""
+    """Draw tables with at least two workloads and two machines, with different numbers of rows."""
     hardware, workloads = draw(st.integers(2, 6)), draw(st.integers(2, 6))
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     rows = draw(st.integers(2, 120))
@@ -82,7 +82,7 @@ def test_a_share_that_is_none_is_refused(share: float) -> None:
 
 
 def test_workloads_that_are_padded_to_the_same_shape_are_on_one_side() -> None:
-    """33 and 64 channels are both two blocks of 32; 32 channels are one."""
+    """33 and 64 channels both fill two blocks of 32 channels; 32 channels fill one block."""
     channels = np.repeat([32.0, 33, 64, 65, 128, 256], 20)
     columns = ["hardware block_in", "workload in_channels", "workload macs"]
     matrix = np.stack([np.full(120, 5.0), np.log2(channels), np.log2(channels * 7)], axis=1)

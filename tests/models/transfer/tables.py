@@ -1,4 +1,4 @@
-"""Makes small tables of real programs: three machines, four layers, lowered and timed."""
+"""Small tables of lowered and timed programs: three machines and four layers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LAYERS = (
 
 @cache
 def small_table(rows: int = 80) -> TrainingTable:
-    """So many programs a task at most, those that do not compile among them."""
+    """Return a table with at most `rows` programs per task, including those that do not compile."""
     rng = np.random.default_rng(0)
     parts: list[tuple[Features, np.ndarray, int, int]] = []
     for h, machine in enumerate(MACHINES):

@@ -1,4 +1,4 @@
-"""Checks that derived columns are quotients in hardware units, and NaN for unknown sides."""
+"""Tests derived columns: ratios in units of the hardware, NaN where an operand is unknown."""
 
 from __future__ import annotations
 
@@ -80,7 +80,10 @@ def test_knobs_are_tokens_with_the_columns_that_tell_of_them() -> None:
 
 
 def test_counts_of_a_gemmini_are_cycles_beside_the_same_peak() -> None:
-    """4,096 rows fed; 4,096 beats of 8 bytes, two cycles each; 2,048 requests, 16 at a time."""
+    """The program feeds 4,096 rows and moves 4,096 beats of 8 bytes, two cycles each.
+
+    It also makes 2,048 memory requests, 16 at a time.
+    """
     counts = {
         "program__fed_cycles": np.log2(1 + 4096), "program__stored_bytes": 0.0,
         "program__data_bytes": np.log2(1 + 8 * 4096), "program__weight_bytes": 0.0,

@@ -1,6 +1,6 @@
-"""Tests fine-tuning a model on few rows of hardware it has not seen.
+"""Tests fine-tuning a model on a few rows of hardware that it has not seen.
 
-It becomes better there if that is sure, else it stays as it was.
+A fine-tuned model is kept only if it is reliably better on that hardware.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ KINDS = [
 
 @cache
 def tables() -> tuple[TrainingTable, TrainingTable, TrainingTable]:
-    """Rows of three accelerators; and of a fourth, some to go on with and some to judge by."""
+    """Return rows of three accelerators, and training and test rows of a fourth one."""
     whole = read_table(SLICE)
     last = max(np.unique(whole.hardware), key=lambda h: int((whole.hardware == h).sum()))
     seen = np.isin(whole.hardware, np.arange(4)) & (whole.hardware != last)
@@ -51,7 +51,7 @@ def tables() -> tuple[TrainingTable, TrainingTable, TrainingTable]:
 
 
 def otherwise(table: TrainingTable) -> TrainingTable:
-    """As if on this hardware, unlike on all that was seen, each half of a tile cost time."""
+    """Change the latencies as if this hardware, unlike all others, preferred small tile heights."""
     place = table.features.names.index("schedule log2_tile_h")
     slower = 3.0 * np.nan_to_num(table.features.matrix[:, place])
     return replace(table, log_latency=table.log_latency + slower)
@@ -109,7 +109,7 @@ def test_equal_seeds_give_equal_files_that_are_read_as_they_were_saved(
 
 @pytest.mark.parametrize("kind", KINDS[:3])
 def test_what_cannot_be_learned_leaves_a_model_as_it_is(kind: str) -> None:
-    """Latencies that are noise: whatever fits them is better by chance alone."""
+    """The latencies differ from the model's predictions only by noise, which cannot be learned."""
     rows = tables()[1]
     noise = np.random.default_rng(3).normal(0.0, 0.5, len(rows))
     model = continue_from(learned(kind), 0, {"epochs": 5} if kind == "mlp" else {"trees": 30})

@@ -1,4 +1,4 @@
-"""Checks that all kinds learn to order programs, end in time, and load as saved."""
+"""Checks that every kind of transfer model learns to rank programs and is read back as saved."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ KINDS = [
 
 @cache
 def fitted(kind: str) -> Transferred:
-    """Learned from four fifths of every task's rows."""
+    """Return a model that was trained on four fifths of the rows of every task."""
     model = make_model(kind, 0, QUICK[kind] | {"threads": 1})
     train, _ = split(small_table(), "within_task", 0)
     model.fit(small_table().rows(train))
@@ -113,7 +113,7 @@ def test_nothing_known_of_the_hardware_is_not_hardware_of_zeros(kind: str) -> No
 def test_compiled_programs_of_which_something_is_missing_are_ordered_as_well_as_before_compiling(
     kind: str,
 ) -> None:
-    """Of what labels are the difference to, an ingredient is enough to know nothing."""
+    """If one input of the draft formula is missing, the model must fall back to early features."""
     _, test = split(small_table(), "within_task", 0)
     rows = small_table().rows(test)
     early = fitted(kind).predict(_without(rows.features, "program ")).log_latency
@@ -122,7 +122,7 @@ def test_compiled_programs_of_which_something_is_missing_are_ordered_as_well_as_
         said = fitted(kind).predict(_without(rows.features, name)).log_latency
         assert score(rows, said).pairwise_accuracy > least, name
     some = np.array(rows.features.matrix)
-    some[::2, list(rows.features.names).index("program gemms")] = np.nan  # of every other row
+    some[::2, list(rows.features.names).index("program gemms")] = np.nan  # in every other row
     said = fitted(kind).predict(Features(some, rows.features.columns)).log_latency
     assert score(rows, said).pairwise_accuracy > least
 
@@ -163,7 +163,7 @@ def test_a_model_of_somebody_else_is_loaded_only_once_its_user_trusts_it(
     folder = tmp_path / "model"
     fitted("xgboost").save(folder)
     load_model(folder)
-    if change == "digest":  # everybody can compute digests
+    if change == "digest":  # an attacker can update digests, but not signatures
         path = folder / fitted("xgboost").file
         path.write_bytes(path.read_bytes() + b"x")
         index = json.loads((folder / INDEX).read_text())

@@ -1,4 +1,4 @@
-"""Checks that an MLP computes in NumPy what it learned in JAX, and needs no JAX for it."""
+"""Checks that an MLP trained with JAX gives the same predictions in NumPy, without JAX."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_it_computes_what_the_network_does(
     }
     x = rng.normal(0, 2, (rows, columns)).astype(np.float32)
     x[rng.random(x.shape) < 0.2] = np.nan
-    same = rng.random(columns) < alike  # as columns of the hardware are
+    same = rng.random(columns) < alike  # columns of the hardware are often constant
     x[:, same] = x[0, same]
     expected = np.asarray(network({k: jnp.asarray(v) for k, v in weights.items()}, jnp.asarray(x)))
     result = numpy_mlp.ask(weights, layers, x)

@@ -1,7 +1,7 @@
-"""Reads an object file of AArch64 and puts it to its addresses, as a linker does.
+"""Loads an AArch64 object file and resolves its relocations, as a linker does.
 
-The format is that of the ELF specification and of Arm's "ELF for the Arm 64-bit Architecture"
-(IHI 0056), whose names of relocations are kept.
+The format follows the ELF specification and Arm's "ELF for the Arm 64-bit Architecture" (IHI 0056).
+The names of relocations are those of the specification.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ ABS64, ABS32, PREL32 = 257, 258, 261
 ADR_PREL_PG_HI21, ADD_ABS_LO12, JUMP26, CALL26 = 275, 277, 282, 283
 ADR_GOT_PAGE, LD64_GOT_LO12 = 311, 312
 LOW_BITS = {ADD_ABS_LO12: 0, 278: 0, 284: 1, 285: 2, 286: 3, 299: 4, LD64_GOT_LO12: 3}
-"""Relocations of the lowest twelve bits of an address, which count so many powers of two."""
+"""Relocations of the lowest twelve bits of an address, with log2 of the unit in which they
+count."""
 ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
 class Section:
-    """`address` is where it lies once it is loaded; 0 for one that is not."""
+    """A section of the object file. `address` is its place in memory, or 0 if it is not loaded."""
 
     kind: int
     offset: int
@@ -34,9 +35,18 @@ class Section:
 class LoadedObject:
     """An AArch64 object file in memory.
 
-    `image` holds the bytes to load at `base`, `symbols` the addresses of what the file defines.
-    `undefined` gives the addresses of symbols that it does not define. Raises `ValueError` for a
-    file or a relocation that is not supported, and `KeyError` for a missing symbol.
+    Attributes:
+        image: the bytes to load at the address `base`.
+        symbols: the addresses of the symbols that the file defines.
+
+    Args:
+        content: the bytes of the object file.
+        base: the address at which the file is loaded.
+        undefined: the addresses of symbols that the file does not define.
+
+    Raises:
+        ValueError: the file or one of its relocations is not supported.
+        KeyError: a symbol has no address.
     """
 
     def __init__(self, content: bytes, base: int, undefined: Mapping[str, int]) -> None:
@@ -76,7 +86,7 @@ class LoadedObject:
         return self._content[section.offset : section.offset + section.size]
 
     def _symbols(self) -> list[tuple[str, int]]:
-        """Names and addresses, 0 for what is not defined or not loaded."""
+        """Return names and addresses of symbols. The address of an unknown symbol is 0."""
         table = next(section for section in self._sections if section.kind == SHT_SYMTAB)
         names, result = self._bytes(self._sections[table.link]), []
         for name, _, _, index, value, _ in struct.iter_unpack("<IBBHQQ", self._bytes(table)):
@@ -87,7 +97,7 @@ class LoadedObject:
         return result
 
     def _slot(self, name: str, address: int) -> int:
-        """Where the address of a symbol is, for code that reads it from a table."""
+        """Return the address of a table entry that holds a symbol's address."""
         if name not in self._slots:
             self._slots[name] = self._next_slot
             self.image += struct.pack("<Q", address)

@@ -1,4 +1,4 @@
-"""Breaks a compiling process for tests: of a config with `dies` 1 it dies, with 2 it never ends."""
+"""Breaks the compiling process: the knob value `dies` = 1 makes it die, and 2 makes it hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiles kernels in this process and calls them."""
+"""Compiles kernels in the test process and calls them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.sample_tensors import SampleTensors
 
 TOLERANCE = 1e-4
-"""On the scale of the largest number: sums of float32 in another order."""
+"""Allowed error relative to the largest value: float32 sums are added in another order."""
 
 
 def called(function: Any, tensors: SampleTensors, values: KnobValues) -> float:
-    """The error of a TensorIR function on the tensors of a workload, see `SampleTensors.error`."""
+    """Compile and run a TensorIR function. Return its error, see `SampleTensors.error`."""
     import tvm
 
     module = tvm.IRModule({"kernel": function.with_attr("global_symbol", "kernel")})
@@ -23,5 +23,9 @@ def called(function: Any, tensors: SampleTensors, values: KnobValues) -> float:
 
 
 def error_of(tensors: SampleTensors, values: KnobValues) -> float:
-    """The same of a config. Raises `DoesNotApply`."""
+    """Compile and run the kernel of a config and return its error.
+
+    Raises:
+        DoesNotApply: the config does not apply to the workload.
+    """
     return called(scheduled(tensors.workload, tensors.spec, values), tensors, values)

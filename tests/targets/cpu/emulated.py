@@ -1,7 +1,7 @@
-"""Runs kernels for AArch64 in an emulator: compiled here, loaded, called with the usual tensors.
+"""Runs AArch64 kernels in an emulator: compiled here, loaded, and called with the usual tensors.
 
-Memory is as tight as pages allow. Each tensor ends at a page's end, as far as its alignment allows,
-between pages that nobody may touch, and only the output may be written.
+The memory layout catches out-of-bounds accesses. Each tensor ends at the end of a page, as far as
+its alignment allows, between two inaccessible pages. Only the output is writable.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ STUBS, CODE, DATA, STACK_BYTES = 1 << 16, 1 << 20, 1 << 32, 1 << 20
 SECONDS = 60
 RETURN, NOTHING = 0xD65F03C0, 0xD503201F
 LAUNCH = (0xAA0003E3, 0xAA0103E2, 0x58000081, 0x2A1F03E0, 0xD61F0060, NOTHING)
-"""mov x3, x0; mov x2, x1; ldr x1, environment; mov w0, wzr; br x3: calls the only task, number 0,
-with the environment that is behind it and what the task takes."""
+"""Machine code of TVM's function that launches parallel tasks: mov x3, x0; mov x2, x1; ldr x1,
+environment; mov w0, wzr; br x3. It calls task 0, the only one, with its data and the environment,
+whose address follows the code."""
 DL_TENSOR, CPU_DEVICE = 7, 1
 CODES = {"i": 0, "u": 1, "f": 2}
 
 
 class EmulationFailed(Exception):
-    """The kernel did something that ends it: the message says what, and where."""
+    """The kernel did something illegal. The message says what, and where."""
 
 
 class Emulator:
-    """One kernel, from its object file, and the memory it sees.
+    """Emulated processor with one kernel from an object file, and the memory that it sees.
 
-    The processor has every extension, or, without `dots`, those of a Cortex-A72: neither dot
-    products nor anything newer.
+    The processor supports all extensions. Without `dots` it is a Cortex-A72, which has neither
+    dot-product instructions nor newer extensions.
     """
 
     def __init__(self, content: bytes, *, dots: bool = True) -> None:
@@ -61,9 +62,10 @@ class Emulator:
         self._machine.mem_write(CODE, bytes(self._loaded.image))
 
     def call(self, arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """What the kernel writes into the last of the arrays, by TVM's packed calling convention.
+        """Call the kernel with TVM's packed calling convention. Return the last array, the output.
 
-        Raises `EmulationFailed`.
+        Raises:
+            EmulationFailed: the kernel did something illegal.
         """
         places = [self._tensor(array, array is arrays[-1]) for array in arrays]
         packed = b"".join(struct.pack("<iIQ", DL_TENSOR, 0, header) for _, header in places)
@@ -92,7 +94,7 @@ class Emulator:
             raise EmulationFailed(self._error or f"the kernel returned {status}")
 
     def _place(self) -> str:
-        """Where the processor is."""
+        """Describe the current program counter for an error message."""
         place = self._machine.reg_read(arm.UC_ARM64_REG_PC)
         known = {at: name for name, at in self._loaded.symbols.items() if at <= place}
         near = max(known, default=place)
@@ -111,7 +113,7 @@ class Emulator:
     # -- memory --------------------------------------------------------------------------------
 
     def _room(self, size: int, *, writable: bool) -> int:
-        """The address of so many bytes, a page behind anything else's."""
+        """Map `size` bytes of memory, followed by an unmapped page. Return their address."""
         pages = -(-max(size, 1) // PAGE) * PAGE
         writes = unicorn.UC_PROT_WRITE if writable else 0
         self._machine.mem_map(self._free, pages, unicorn.UC_PROT_READ | writes)
@@ -125,7 +127,7 @@ class Emulator:
         return place
 
     def _tensor(self, array: NDArray[Any], writable: bool) -> tuple[int, int]:
-        """The addresses of an array's numbers and of the structure `DLTensor` that describes it."""
+        """Store an array. Return the addresses of its data and of its `DLTensor` header."""
         data = self._put(array.tobytes(), writable=writable)
         steps = [stride // array.itemsize for stride in array.strides]
         shape, strides = (self._put(struct.pack(f"<{array.ndim}q", *item)) for item in (
@@ -143,13 +145,13 @@ class Emulator:
             result += bytes(self._machine.mem_read(place + len(result), 1))
         return result[:-1].decode()
 
-    # -- what kernels call ---------------------------------------------------------------------
+    # -- runtime functions that kernels call ---------------------------------------------------
 
     def _offer(self) -> dict[str, int]:
-        """The addresses of functions that kernels call.
+        """Return the addresses of the runtime functions that kernels call.
 
-        Of each there is an instruction that returns, before which it is computed here. The first is
-        where the kernel returns to.
+        Each function is a single return instruction. The emulator computes its result before that
+        instruction runs. The first address is the return address of the kernel itself.
         """
         calls: dict[str, Callable[..., int]] = {
             "TVMBackendAllocWorkspace": lambda _kind, _device, size, *_: self._room(
@@ -197,7 +199,7 @@ class Emulator:
 
 
 def object_of(function: Any, spec: CpuSpec) -> bytes:
-    """The object file of a TensorIR function."""
+    """Compile a TensorIR function to an object file and return its bytes."""
     import tvm
 
     module = tvm.IRModule({FUNCTION: function.with_attr("global_symbol", FUNCTION)})
@@ -211,14 +213,19 @@ def object_of(function: Any, spec: CpuSpec) -> bytes:
 def emulated(
     function: Any, tensors: SampleTensors, values: KnobValues, *, dots: bool = True
 ) -> float:
-    """The error of a TensorIR function in the emulator, see `SampleTensors.error`.
+    """Run a TensorIR function in the emulator and return its error, see `SampleTensors.error`.
 
-    Raises `EmulationFailed`.
+    Raises:
+        EmulationFailed: the function did something illegal.
     """
     arrays = [argument.numpy() for argument in tensors.arguments(values)]
     return tensors.error(Emulator(object_of(function, tensors.spec), dots=dots).call(arrays))
 
 
 def emulated_error_of(tensors: SampleTensors, values: KnobValues) -> float:
-    """The same of a config. Raises `DoesNotApply`."""
+    """Run the kernel of a config in the emulator and return its error.
+
+    Raises:
+        DoesNotApply: the config does not apply to the workload.
+    """
     return emulated(scheduled(tensors.workload, tensors.spec, values), tensors, values)

@@ -1,6 +1,6 @@
-"""Runs kernels for AArch64 in an emulator and compares them with the references.
+"""Runs AArch64 kernels in an emulator and compares them with the references.
 
-Nothing is timed here. Integers agree to the bit.
+Nothing is timed here. Integer results must be bit-identical.
 """
 
 from __future__ import annotations
@@ -124,12 +124,12 @@ def test_drawn_quantised_schedules_give_the_nearest_integers(w: Workload, seed: 
 
 
 def drawn_error(w: Workload, seed: int) -> float:
-    """Of a schedule that is drawn; 0 of one that does not apply."""
+    """Return the error of a random schedule, or 0 if it does not apply."""
     space = CpuTarget(ARM).space(w)
     values = space.describe(
         space.unravel(np.random.default_rng(seed).integers(0, space.size, 1))[0]
     )
-    if "unroll_kernel" in values:  # what is not written out compiles faster
+    if "unroll_kernel" in values:  # loops compile faster than unrolled code
         values["unroll_kernel"] = min(values["unroll_kernel"], 1)
     try:
         return emulated_error_of(SampleTensors(w, ARM, space, seed), values)

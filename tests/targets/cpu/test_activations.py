@@ -1,4 +1,4 @@
-"""Compares activations in kernels with numpy, in every kernel and far from zero."""
+"""Compares the activations of all kernels with numpy, also for large arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares products in bfloat16 with the reference: loops around tiles, and rounding."""
+"""Compares bfloat16 matrix products with the reference: tile loops and rounding."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tilewright.targets.cpu.spec import AMX, DOTS_BFLOAT16, CpuSpec, this_machin
 from tilewright.targets.workload import Workload, parse_workload
 
 SPEC = replace(this_machine(), lanes=16)
-"""Its tiles are multiplied in float32: the loops around them are those of AMX."""
+"""A CPU whose tiles are multiplied in float32, in the same loops as with AMX."""
 BY_DOTS = replace(SPEC, bfloat16=DOTS_BFLOAT16)
 UNITS = pytest.mark.parametrize("spec", [
     pytest.param(SPEC, id="plain"),
@@ -43,7 +43,7 @@ EPILOGUES = ("", "bias", "bias, relu", "bias, residual 0, relu, min 6")
 
 @st.composite
 def products(draw: st.DrawFn) -> Workload:
-    """Sizes below and above one tile and one block, without common divisors."""
+    """Draw products and convolutions below and above the size of a tile and of a block."""
     if draw(st.booleans()):
         kernel, stride = draw(st.sampled_from([1, 2, 3, 5, 7])), draw(st.integers(1, 3))
         dilation = draw(st.sampled_from([1, 1, 2]))
@@ -67,7 +67,7 @@ def products(draw: st.DrawFn) -> Workload:
 
 
 def check_a_schedule(workload: Workload, spec: CpuSpec, seed: int) -> None:
-    """Any one, if it applies."""
+    """Check a random schedule, unless it does not apply."""
     assume(spec is SPEC or workload.groups == 1)
     kernel = kernel_for(workload, spec)
     space = Space("kernels", kernel.knobs(workload, spec))
@@ -112,7 +112,7 @@ def test_the_rule_computes_the_product(text: str, spec: CpuSpec) -> None:
 def test_a_depth_in_pieces_gives_the_same_product(
     spec: CpuSpec, workload: Workload, seed: int
 ) -> None:
-    """However few weights the first cache holds, and however few rows share them."""
+    """The number of weights that fit into the L1 cache varies, and few rows share them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(amx_product, "NEAR", 64 * (1 + seed % 64))
         patch.setattr(amx_product, "FEWEST_BLOCKS", 1)
@@ -120,7 +120,7 @@ def test_a_depth_in_pieces_gives_the_same_product(
 
 
 def test_weights_beyond_the_first_cache_are_multiplied_in_pieces() -> None:
-    """Sums are read again: more loads of tiles than a block's four operands."""
+    """If the depth is split, sums are reloaded: more tile loads than a block's four operands."""
     loads = []
     for depth in (256, 1024):
         workload = parse_workload(f"dense:n=256,c={depth},o=512,dtype=bfloat16")
@@ -131,7 +131,7 @@ def test_weights_beyond_the_first_cache_are_multiplied_in_pieces() -> None:
 
 
 def test_shares_of_a_single_block_have_features() -> None:
-    """Two shares of two blocks of columns: a loop of one turn each."""
+    """Two threads share two blocks of columns, so the loop of each has one iteration."""
     workload = parse_workload("conv2d:n=1,c=64,h=14,w=14,o=64,k=3,p=1,dtype=bfloat16")
     spec = replace(SPEC, threads=2)
     values = kernel_for(workload, spec).baseline_values(workload, spec)

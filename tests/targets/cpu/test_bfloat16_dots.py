@@ -1,4 +1,4 @@
-"""Checks products of bfloat16 by `vdpbf16ps`: the instruction alone, the code, who gets it."""
+"""Tests bfloat16 products with the instruction `vdpbf16ps`: results, code, and when it is used."""
 
 from __future__ import annotations
 
@@ -35,13 +35,16 @@ HAS = pytest.mark.skipif(
 )
 EPYC = CpuSpec(2, 16, "znver4", "an EPYC", "avx512vnni", "bf16", DOTS_BFLOAT16)
 APART = 5
-"""Words that no row has, between one row of data and the next."""
+"""Number of unused words between two rows of data."""
 ONLY_DOTS = "fma f16c avx2 avx512f avx512cd avx512bw avx512dq avx512vl avx512_vnni avx512_bf16"
 Numbers = NDArray[Any]
 
 
 def added(rows: int, tiles: int, words: int) -> Any:
-    """A function of sums (2 + rows, 16 × tiles) that adds products to all but the first two."""
+    """Return a function on sums (2 + rows, 16 × tiles) that adds products to them.
+
+    The first two rows are not changed.
+    """
     row = 2 * (words + APART)
     with ir_builder.IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
@@ -56,7 +59,7 @@ def added(rows: int, tiles: int, words: int) -> Any:
 
 
 def called(data: Numbers, weights: Numbers, sums: Numbers) -> Numbers:
-    """The sums after products of data (rows, words, 2) and weights (tiles, words, 16, 2)."""
+    """Add products of data (rows, words, 2) and weights (tiles, words, 16, 2) to the sums."""
     rows, words, _ = data.shape
     function = added(rows, len(weights), words).with_attr("global_symbol", "add")
     target = llvm_target(replace(this_machine(), bfloat16=DOTS_BFLOAT16))
@@ -74,7 +77,7 @@ def called(data: Numbers, weights: Numbers, sums: Numbers) -> Numbers:
 
 
 def product(data: Numbers, weights: Numbers) -> Numbers:
-    """(rows, 16 × tiles), of the same."""
+    """Compute the same product with numpy, shape (rows, 16 × tiles)."""
     einsum = np.einsum("rkp,tkcp->rtc", data.astype(np.float64), weights.astype(np.float64))
     return einsum.reshape(len(data), -1)
 
@@ -104,7 +107,7 @@ def test_sums_of_any_numbers_are_near() -> None:
 
 @HAS
 def test_numbers_below_the_smallest_normal_one_are_zero() -> None:
-    """As documentation says; those of AMX are, too."""
+    """The documentation says so for this instruction. AMX does the same."""
     data = np.full((1, 1, 2), 1e-39).astype(ml_dtypes.bfloat16)
     weights = np.full((1, 1, LANES, 2), 1e20).astype(ml_dtypes.bfloat16)
     assert (data != 0).all()
@@ -113,7 +116,7 @@ def test_numbers_below_the_smallest_normal_one_are_zero() -> None:
 
 @pytest.mark.parametrize("tiles", [1, 2, 3, 4])
 def test_sums_stay_in_registers(tiles: int) -> None:
-    """Each word of a row is one instruction a tile, and nothing is called or spilled."""
+    """Each word of a row takes one instruction per tile, without calls or spills."""
     rows = SUMS // tiles
     assembly = assembly_of(added(rows, tiles, 16), llvm_target(EPYC))
     _, *rest = assembly.split("\tvdpbf16ps")
@@ -152,7 +155,7 @@ def test_precision_takes_amx_first_and_then_dot_products(monkeypatch: pytest.Mon
 
 
 def test_groups_are_multiplied_in_float32() -> None:
-    """Tiles multiply them by zeros of other groups; here that takes longer than it saves."""
+    """Tile instructions would multiply them with zeros of other groups, which does not pay here."""
     few = parse_workload("conv2d:n=1,c=64,h=8,w=8,o=64,k=3,p=1,g=4,dtype=bfloat16", "bias")
     assert isinstance(kernel_for(few, replace(EPYC, bfloat16=AMX)), ConvolutionTiles)
     with pytest.raises(WorkloadError, match="no kernel"):

@@ -1,6 +1,6 @@
-"""Checks that a config is compiled once, to the same bytes wherever.
+"""Tests the compiling of CPU configs: reproducible bytes, isolated failures, features.
 
-One that ends or hangs its compiler costs itself alone. Features are read off LLVM's text.
+A config whose compiler dies or hangs costs only itself. Features are parsed from LLVM's text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BROKEN = "tests.targets.cpu.broken_compiler"
 
 
 def _batch(count: int) -> list[Mapping[str, int]]:
-    """Different configs, some of which compile."""
+    """Return different configs, some of which compile."""
     space = make_target("cpu").space(WORK)
     flat = np.random.default_rng(0).permutation(space.size)[:count]
     return [space.describe(config) for config in space.unravel(flat)]
@@ -71,7 +71,10 @@ def test_without_a_c_compiler_the_next_step_is_named(monkeypatch: pytest.MonkeyP
 def test_registers_on_the_stack_lie_in_one_line_of_a_cache(
     threads: int, lanes: int, mcpu: str
 ) -> None:
-    """In two pages, they made one process in thirty run a convolution at a third of its speed."""
+    """Unaligned spills crossed a page border in one of thirty processes.
+
+    A convolution then ran at a third of its speed.
+    """
     spec = CpuSpec(threads, lanes, mcpu, "a processor")
     text = "conv2d:n=2,c=192,h=56,w=56,o=128,k=3,s=2,p=1,dtype=float32"
     workload = parse_workload(text, "bias, relu")

@@ -1,6 +1,6 @@
-"""Compares compiled convolutions with the reference, whatever the schedule.
+"""Compares compiled convolutions with the reference, for random schedules.
 
-What is not compiled says why.
+Configs that are not compiled must give a reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tilewright.targets.workload import Workload, parse_workload
 
 KERNEL = Convolution()
 TOLERANCE = 1e-4
-"""Of the largest right number."""
+"""Allowed error relative to the largest correct value."""
 EPILOGUES = ("", "bias, relu", "residual 0", "bias, residual 0, relu, min 6", "max -1, bias")
 LAYERS = (
     "conv2d:n=1,c=3,h=224,w=224,o=64,k=7,s=2,p=3",
@@ -49,7 +49,7 @@ LAYERS = (
 
 @st.composite
 def convolutions(draw: st.DrawFn) -> Workload:
-    """Odd sizes, paddings, strides, dilations, channels that fill no vector."""
+    """Draw convolutions with odd sizes, paddings, strides, dilations and partly filled vectors."""
     small = st.integers(1, 3)
     kernel = draw(st.one_of(st.just((3, 3)), st.just((1, 1)), st.tuples(small, small)))
     stride = draw(st.sampled_from([(1, 1), (1, 1), (2, 2), (1, 2)]))
@@ -81,7 +81,7 @@ def convolutions(draw: st.DrawFn) -> Workload:
 
 
 def error(workload: Workload, spec: CpuSpec, values: dict[str, int], folder: Path) -> float:
-    """Of the compiled kernel, on the scale of the largest right number."""
+    """Return the error of the compiled kernel, relative to the largest correct value."""
     import tvm
 
     compiled = Compiler().compile(workload, spec, values)
@@ -168,7 +168,7 @@ def test_winograd_transforms_its_weights_in_the_kernel(
 
 
 def allocated(function: Any) -> int:
-    """Numbers in the largest tensor that a scheduled function makes for itself."""
+    """Return the number of elements in the largest buffer that a function allocates."""
     from tvm import IRModule, s_tir, transform
 
     passes = s_tir.transform
@@ -204,7 +204,7 @@ def test_images_of_a_batch_are_transformed_in_the_same_memory(
     ("channels", "size", "growth"), [(64, 56, 4), (128, 28, 4), (256, 14, 1), (512, 16, 1)]
 )
 def test_large_weights_are_not_stored_transformed(channels: int, size: int, growth: int) -> None:
-    """They would be four times as large, and a network's library larger than its model."""
+    """Transformed weights are four times as large, so the library would exceed the model."""
     text = f"conv2d:n=1,c={channels},h={size},w={size},o={channels},k=3,p=1,dtype=float32"
     workload, spec = parse_workload(text, "bias"), this_machine()
     values = KERNEL.baseline_values(workload, spec)
@@ -223,7 +223,7 @@ def test_winograd_keeps_its_error_small_with_many_channels(tmp_path: Path) -> No
 @pytest.mark.parametrize("text", LAYERS)
 def test_the_space_is_finite_and_the_baseline_config_lies_in_it(text: str) -> None:
     workload, spec = parse_workload(f"{text},dtype=float32", "bias"), this_machine()
-    wide = CpuSpec(spec.threads, 16, spec.mcpu, spec.model)  # narrower vectors leave more blocks
+    wide = CpuSpec(spec.threads, 16, spec.mcpu, spec.model)  # narrower vectors give more blocks
     assert 1e4 <= CpuTarget(wide).space(workload).size <= 1e9
     space = CpuTarget(spec).space(workload)
     values = KERNEL.baseline_values(workload, spec)
@@ -232,13 +232,13 @@ def test_the_space_is_finite_and_the_baseline_config_lies_in_it(text: str) -> No
     if values["algorithm"]:
         size = (-(-size[0] // values["algorithm"]), -(-size[1] // values["algorithm"]))
     tiling = CpuTiling.for_config(workload, spec, values, size)
-    # Seven pixels a side fill no more with two vectors.
+    # With 7×7 pixels, two vectors per tile bring no gain.
     least = min(spec.registers // 2, 2 * size[1])
     assert least <= tiling.accumulators <= spec.registers - 2
     narrow = CpuSpec(spec.threads, 8, spec.mcpu, spec.model)
     values = KERNEL.baseline_values(workload, narrow)
     tiling = CpuTiling.for_config(workload, narrow, values, size)
-    held = tiling.accumulators + tiling.tile[0] + 1  # sums, weights and a number
+    held = tiling.accumulators + tiling.tile[0] + 1  # for sums, weights and a data value
     assert held <= 16, "a register tile of AVX2 is spilled"
     assert 8 <= tiling.accumulators <= 14
 
@@ -246,7 +246,7 @@ def test_the_space_is_finite_and_the_baseline_config_lies_in_it(text: str) -> No
 @pytest.mark.parametrize("channels", [16, 24, 32, 40, 48, 64, 80, 120, 200, 320])
 @pytest.mark.parametrize("kernel", [1, 5])
 def test_the_rules_tile_loads_less_than_it_multiplies(channels: int, kernel: int) -> None:
-    """A tile of one block of channels loads a number for each multiplication."""
+    """A tile with only one block of channels would load a value for each multiplication."""
     text = f"conv2d:n=1,c=32,h=28,w=28,o={channels},k={kernel},p={kernel // 2},dtype=float32"
     workload, spec = parse_workload(text, "bias"), CpuSpec(1, 8, "", "")
     values = KERNEL.baseline_values(workload, spec)
@@ -310,7 +310,7 @@ def test_packing_channels_is_undone(channels: int, lanes: int) -> None:
 @pytest.mark.parametrize("threads", [2, 4])
 @pytest.mark.parametrize("size", ["w=1001,o=128,k=1x3,s=1", "w=4001,o=64,k=1x3,s=1x4"])
 def test_the_rule_leaves_no_thread_without_tiles(size: str, threads: int) -> None:
-    """167 tiles along a row have no divisor near an eighth."""
+    """A row has 167 tiles, which have no divisor near an eighth."""
     workload = parse_workload(f"conv2d:n=1,c=64,h=1,{size},p=0x1,dtype=float32", "bias")
     spec = replace(this_machine(), threads=threads)
     values = KERNEL.baseline_values(workload, spec)

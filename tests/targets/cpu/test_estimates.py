@@ -1,4 +1,4 @@
-"""Checks that every config on the processor has an estimate, and better schedules better ones."""
+"""Checks that every CPU config has a latency estimate, and that better schedules get lower ones."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ EPILOGUES = ("", "bias, residual 0, relu, min 6")
 
 
 def machine(threads: int = 2, lanes: int = 16) -> CpuMachine:
-    """A core of 3 GHz with 48 KiB and 2 MiB."""
+    """Return a machine of 3 GHz with a 48 KiB L1 and a 2 MiB L2 cache."""
     spec = CpuSpec(threads, lanes, "", "made up")
     peak = 3e9 * 4 * lanes * threads
     return CpuMachine.from_rates(spec, peak, 150e9 * threads, 45e9 * threads, (48 << 10, 2 << 20))
 
 
 def workload(text: str, epilogue: str = "bias, relu") -> Workload:
-    """In float32."""
+    """Parse a float32 workload."""
     return parse_workload(f"{text},dtype=float32", epilogue)
 
 
 def space_of(w: Workload, core: CpuMachine) -> Space:
-    """Of the kernel that computes it."""
+    """Return the space of the kernel that computes the workload."""
     return Space("kernels", kernel_for(w, core.spec).knobs(w, core.spec))
 
 
 def seconds(w: Workload, core: CpuMachine, values: Mapping[str, int]) -> float:
-    """Estimated for one config."""
+    """Return the estimated latency of one config in seconds."""
     space = space_of(w, core)
     config = [knob.values.index(values[knob.name]) for knob in space.knobs]
     result = estimate(w, core, space, np.array([config], np.int32))
@@ -78,11 +78,11 @@ def test_every_config_has_an_estimate(
     assert np.isfinite(result.matrix).all()
     assert (result.matrix > 0).all()
     assert result.columns == COLUMNS
-    # No estimate is faster than the multiplications that Winograd's largest tile leaves.
+    # No estimate is below the time of the multiplications with Winograd's largest tile.
     least = 2 * w.macs / (4 * core.clock * 4 * core.spec.lanes * core.spec.threads)
     assert (result.of_meaning("latency")[:, 0] >= least).all()
     one = estimate(w, core, space, configs[5:6])
-    np.testing.assert_allclose(one.matrix[0], result.matrix[5])  # whatever stands beside it
+    np.testing.assert_allclose(one.matrix[0], result.matrix[5])  # independent of the other rows
 
 
 @pytest.mark.parametrize("text", LAYERS[:4])
@@ -187,5 +187,5 @@ def test_moving_counts_what_a_cache_cannot_keep() -> None:
     small, large = (
         moved_bytes(bodies, {"x": one, "y": one}, loops, cache) for cache in (500.0, 5000.0)
     )
-    assert small[0] == 8 * 4 * 100 + 4 * 100  # `a` again for each y, `b` once
-    assert large[0] == 0  # all stays from call to call
+    assert small[0] == 8 * 4 * 100 + 4 * 100  # `a` is reloaded for each y, `b` once
+    assert large[0] == 0  # everything stays in the cache between calls

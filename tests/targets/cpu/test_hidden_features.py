@@ -1,4 +1,4 @@
-"""Compares features of stores with those of TVM's own class, without loading the intrinsics."""
+"""Compares the hidden features of buffer stores with those of TVM's own implementation."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def test_store_features_match_tvms_own_context() -> None:
 
 
 def _applying(count: int) -> list[dict[str, int]]:
-    """Configs that can be scheduled."""
+    """Return configs whose schedules can be applied."""
     results = []
     for values in _batch(64):
         try:
             scheduled(WORK, SPEC, values)
-        except Exception:  # TVM raises many kinds
+        except Exception:  # TVM raises many types of exceptions
             continue
         results.append(dict(values))
         if len(results) == count:

@@ -1,4 +1,4 @@
-"""Checks what LLVM is told of the instruction sets of this processor."""
+"""Checks the CPU features that are passed to LLVM for this processor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ XEON = CpuSpec(2, 16, "sapphirerapids", "a Xeon", "avx512vnni", "bf16", AMX)
 ROCKETLAKE = frozenset(("fma", "f16c", "avx2", *(f"avx512{item}" for item in (
     "f", "cd", "bw", "dq", "vl", "vnni",
 ))))  # fmt: skip
-"""What LLVM takes for known of a processor that says it were one."""
+"""CPU features that LLVM assumes for a processor that identifies itself as a Rocket Lake."""
 
 
 def told(flags: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
@@ -30,9 +30,9 @@ def told(flags: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
 
 
 def test_llvm_is_told_of_what_the_number_of_a_model_hides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A virtual machine gave a Xeon with AMX the number of another processor.
+    """A virtual machine reported a Xeon with AMX under the model number of another CPU.
 
-    LLVM then had no instruction that rounds to bfloat16, and ended the process that asked for it.
+    LLVM then lacked an instruction that rounds to bfloat16, and aborted the compiling process.
     """
     flags = "fma f16c avx2 avx512f avx512cd avx512bw avx512dq avx512vl avx512_vnni avx512_bf16"
     assert told(flags, monkeypatch) == ("+avx512bf16",)
@@ -61,8 +61,8 @@ def test_code_for_this_machine_has_no_instruction_it_lacks() -> None:
 def test_only_tiles_multiply_in_bfloat16(text: str) -> None:
     """Vector kernels refuse a bfloat16 workload.
 
-    They used to multiply it in float32, which the check of a build rejected; the layer's workload
-    must say float32.
+    They used to compute it in float32, which the check of a build rejected. The layer's workload
+    must say float32 instead.
     """
     with pytest.raises(WorkloadError, match="no kernel"):
         kernel_for(parse_workload(f"{text},dtype=bfloat16", "bias"), XEON)

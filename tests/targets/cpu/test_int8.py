@@ -1,6 +1,6 @@
-"""Compares kernels of int8 by dot products with the reference, to the bit.
+"""Compares int8 kernels with dot-product instructions with the reference, bit by bit.
 
-A processor without them says so.
+A CPU without these instructions gives a message.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ SPECS = [
 SPECS += [bare for spec in SPECS if spec.dots and computes_int8(bare := replace(spec, dots=""))]
 """Vectors of each width, with each instruction for dot products that this processor has."""
 RULED = [spec for spec in SPECS if spec.dots or spec.lanes == 8]
-"""Pairs in other vectors than AVX2's are of no processor that the rule was measured on."""
+"""CPUs for which the schedule rule was measured. Without dot products, these are only those with
+AVX2 vectors."""
 REQUANTISE = ">> 8, min 127, max -128"
 EPILOGUES = (
     f"bias, {REQUANTISE}",
@@ -79,7 +80,7 @@ needs_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="names ins
 
 @st.composite
 def workloads(draw: st.DrawFn) -> Workload:
-    """Odd sizes, paddings, strides, dilations; channels that fill no vector and no four."""
+    """Draw int8 layers of odd sizes, with channels that do not fill vectors or groups of four."""
     epilogue = parse_epilogue(draw(st.sampled_from(EPILOGUES)))
     channels = st.sampled_from([1, 3, 7, 10, 12, 16, 24, 32, 48])
     if draw(st.integers(0, 3)) == 0:
@@ -115,7 +116,7 @@ def test_every_schedule_gives_the_reference_s_bits(w: Workload, seed: int, width
     values = space.describe(
         space.unravel(np.random.default_rng(seed).integers(0, space.size, 1))[0]
     )
-    if "unroll_kernel" in values:  # what is not written out compiles faster
+    if "unroll_kernel" in values:  # loops compile faster than unrolled code
         values["unroll_kernel"] = min(values["unroll_kernel"], 1)
     try:
         assert error_of(SampleTensors(w, target.spec, space, seed), values) == 0
@@ -166,7 +167,7 @@ def test_the_assembly_holds_the_dot_product(text: str, spec: CpuSpec) -> None:
     function = scheduled(w, spec, kernel_for(w, spec).baseline_values(w, spec))
     assembly = assembly_of(function, llvm_target(spec))
     register = {4: "%xmm", 8: "%ymm", 16: "%zmm"}[spec.lanes]
-    # LLVM joins a product of pairs and a sum where the processor can.
+    # LLVM fuses the pair product with the addition if the CPU has an instruction for it.
     names = ("vpdpbusd",) if spec.dots else ("pmaddwd", "vpdpwssd")
     dots = [line for line in assembly.splitlines() if any(name in line for name in names)]
     assert len(dots) >= 8
@@ -206,7 +207,7 @@ def test_a_specification_keeps_its_instructions(dots: str) -> None:
     spec = replace(OWN, dots=dots)
     assert CpuSpec.from_json(spec.to_json()) == spec
     document = spec.to_json()
-    del document["dots"]  # as it was written before there was any int8
+    del document["dots"]  # as written before int8 was supported
     assert CpuSpec.from_json(document).dots == ""
     with pytest.raises(SpecError):
         CpuSpec.from_json({**document, "dots": "; rm"})
@@ -237,7 +238,7 @@ def test_the_space_is_finite_and_every_config_has_an_estimate(text: str, spec: C
     result = estimate(w, core, space, np.vstack([configs, matching]))
     seconds = result.of_meaning("latency")[:, 0]
     assert np.isfinite(result.matrix).all()
-    each = 4 if spec.dots else 2  # numbers that a step multiplies
+    each = 4 if spec.dots else 2  # values per multiplication step
     assert (seconds >= 2 * w.macs / (each * peak)).all()
     assert seconds[-1] < np.median(seconds)  # the baseline is one of the better ones
 

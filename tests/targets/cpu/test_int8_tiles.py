@@ -1,4 +1,4 @@
-"""Compares products of int8 by tiles with numpy: loops around tiles, zero points, borders."""
+"""Compares int8 products with tile instructions with numpy: tile loops, zero points, borders."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ EPILOGUES = (
 
 @st.composite
 def products(draw: st.DrawFn) -> Workload:
-    """Sizes below and above one tile and one block, without common divisors."""
+    """Draw products and convolutions below and above the size of a tile and of a block."""
     if draw(st.booleans()):
         channels = draw(st.sampled_from([1, 3, 8, 16, 32, 48, 64, 128]))
         text = (
@@ -116,8 +116,8 @@ def test_a_processor_with_tiles_is_written_and_read(monkeypatch: pytest.MonkeyPa
     assert XEON.tiles == (AMX_INT8,)
     assert not SPEC.tiles
     with pytest.raises(SpecError):
-        CpuSpec.from_json(SPEC.to_json())  # no file names plain tiles
+        CpuSpec.from_json(SPEC.to_json())  # files cannot specify plain tiles
     monkeypatch.setattr(machine, "flags", lambda: frozenset({"avx512f", "amx_int8"}))
     monkeypatch.setattr(machine, "allows_amx", lambda: True)
     assert spec._int8_tiles("int8", 16) == AMX_INT8
-    assert not spec._int8_tiles("", 16)  # schedules of before stay those of this machine
+    assert not spec._int8_tiles("", 16)  # keeps existing schedules valid

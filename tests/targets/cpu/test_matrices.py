@@ -1,4 +1,4 @@
-"""Compares compiled products of matrices with the reference, whatever the schedule."""
+"""Compares compiled matrix products with the reference, for random schedules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LAYERS = (
 
 @st.composite
 def products(draw: st.DrawFn) -> Workload:
-    """Sizes without common divisors, below and above one vector."""
+    """Draw products with sizes without common divisors, below and above one vector."""
     rows = draw(st.sampled_from([1, 1, 2, 5, 13, 29]))
     depth = draw(st.sampled_from([1, 3, 37, 64, 96]))
     columns = draw(st.sampled_from([1, 7, 16, 20, 37, 100]))
@@ -107,7 +107,7 @@ def test_the_reference_adds_a_bias_by_column_and_a_residual_by_number() -> None:
 
 
 def test_a_share_of_one_tile_compiles_with_partial_sums() -> None:
-    """TVM makes no features of a loop of one iteration that begins elsewhere than at 0."""
+    """TVM extracts no features from a loop with one iteration that does not begin at 0."""
     lanes = TARGET.spec.lanes
     workload = parse_workload(f"dense:n=1,c=128,o={2 * lanes},dtype=float32", "bias")
     baseline = kernel_for(workload, TARGET.spec).baseline_values(workload, TARGET.spec)
@@ -120,7 +120,7 @@ def test_a_share_of_one_tile_compiles_with_partial_sums() -> None:
     ("rows", "columns", "packs"), [(1024, 1024, 1), (512, 512, 1), (128, 128, 0), (6, 512, 0)]
 )
 def test_the_rule_packs_columns_that_lie_far_apart(rows: int, columns: int, packs: int) -> None:
-    """Of 1,024 columns, all rows of a tile lie in one set of the first cache."""
+    """With 1,024 columns, all rows of a tile map to the same set of the L1 cache."""
     w = parse_workload(f"batch_matmul:n=2,h={rows},c=64,o={columns},dtype=float32")
     spec = CpuSpec.parse("threads=1,lanes=8")
     assert kernel_for(w, spec).baseline_values(w, spec)["pack_weights"] == packs

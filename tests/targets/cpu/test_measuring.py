@@ -1,6 +1,6 @@
-"""Checks that a CPU kernel's crash, hang or wrong numbers cost itself alone.
+"""Tests measuring on a CPU: a kernel that crashes, hangs or is wrong costs only its own config.
 
-Times mean something.
+Measured times must be stable under background load.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ INT8 = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=16,k=3,p=1", "bias, >> 8, min 1
 QUICK = Timing(cap=0.1, patience=0.4, warm_up=0.01, hang=5.0)
 SHARED = CpuTarget(CpuSpec.parse(""), QUICK)
 LOAD = len(os.sched_getaffinity(0))
-"""Processes that keep every core busy."""
+"""Number of background processes that keep every core busy."""
 ALONE = (pytest.mark.nightly(seconds=3), pytest.mark.alone)
 BODIES = {
     "crash": "*(volatile int *)0 = 1; return 0;",
@@ -43,7 +43,7 @@ BODIES = {
 
 @pytest.fixture
 def broken(tmp_path: Path) -> Callable[[str], np.ndarray]:
-    """A real library with a function that does what its C says."""
+    """Return a function that compiles a library whose kernel runs the given C code."""
 
     def made(body: str) -> np.ndarray:
         source, library = tmp_path / "broken.c", tmp_path / "broken.so"
@@ -57,12 +57,12 @@ def broken(tmp_path: Path) -> Callable[[str], np.ndarray]:
 
 
 MOST = 5
-"""Configs that a test takes."""
+"""Maximum number of configs that one test uses."""
 
 
 @cache
 def _all_compiled() -> Lowered:
-    """Configs that compile, and no more than a few others compiled for them."""
+    """Return `MOST` configs that compile."""
     space = SHARED.space(WORK)
     flat = np.random.default_rng(0).permutation(space.size)
     tried = 2 * MOST
@@ -72,7 +72,7 @@ def _all_compiled() -> Lowered:
 
 
 def _compiled(count: int) -> Lowered:
-    """So many configs that compile."""
+    """Return `count` configs that compile."""
     assert count <= MOST
     return _all_compiled().rows(np.arange(count))
 
@@ -80,7 +80,7 @@ def _compiled(count: int) -> Lowered:
 @pytest.mark.slow(seconds=1.5)
 @pytest.mark.parametrize(
     "check",
-    [  # the bounds of a real machine hold where no other test runs beside
+    [  # measured bounds hold only if no other test runs
         pytest.param(name, marks=ALONE if name == "measures_within_bounds" else ())
         for name in CHECKS
     ],
@@ -129,7 +129,7 @@ def test_repeats_are_what_the_median_is_of() -> None:
 @pytest.mark.alone
 @pytest.mark.nightly(seconds=8)
 def test_a_background_load_hardly_changes_a_time() -> None:
-    """Naively timed, a call takes several times as long while every core has another process."""
+    """A naive timing would grow several times while another process runs on every core."""
     target, lowered = CpuTarget(SHARED.spec), _compiled(1)
     before = float(target.measure(lowered).seconds[0])
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(LOAD)]
@@ -145,7 +145,7 @@ def test_a_background_load_hardly_changes_a_time() -> None:
 
 
 def test_large_weights_come_from_memory_and_results_of_kernels_do_not() -> None:
-    """Copies of weights take turns; a product of two results has none."""
+    """Copies of large weights are used in turn. A product of two activations has no weights."""
     for text, size in (
         ("dense:n=1,c=512,o=256,dtype=float32", 512 * 256 * 4),
         ("dense:n=1,c=64,o=64,dtype=float32", 0),

@@ -1,4 +1,4 @@
-"""Compares int8 kernels whose epilogue works on reals with numpy: scales, zero points, rounding."""
+"""Compares int8 kernels with a float epilogue with numpy: scales, zero points, rounding."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ DEFINED = (
 
 @st.composite
 def workloads(draw: st.DrawFn) -> Workload:
-    """Odd sizes, paddings, strides, dilations; channels that fill no vector and no step."""
+    """Draw layers of odd sizes, with channels that do not fill vectors or reduction steps."""
     epilogue = parse_epilogue(draw(st.sampled_from(EPILOGUES)))
     if draw(st.integers(0, 3)) == 0:
         rows, outputs = draw(st.sampled_from([1, 2, 5, 13])), draw(st.integers(1, 70))
@@ -57,7 +57,7 @@ def workloads(draw: st.DrawFn) -> Workload:
     kernel, stride, dilation = (
         draw(st.one_of(st.just((1, 1)), st.tuples(small, small))) for _ in range(3)
     )
-    if draw(st.booleans()):  # by Winograd's algorithm, or not
+    if draw(st.booleans()):  # with Winograd's algorithm or without
         kernel, stride, dilation = (3, 3), (1, 1), (1, 1)
     pads = draw(st.one_of(st.just((0, 0, 0, 0)), st.tuples(pad, pad, pad, pad)))
     inputs, outputs, groups = draw(channels), draw(channels), 1
@@ -79,7 +79,7 @@ def test_every_schedule_gives_the_nearest_integers(w: Workload, seed: int, lanes
     values = space.describe(
         space.unravel(np.random.default_rng(seed).integers(0, space.size, 1))[0]
     )
-    if "unroll_kernel" in values:  # what is not written out compiles faster
+    if "unroll_kernel" in values:  # loops compile faster than unrolled code
         values["unroll_kernel"] = min(values["unroll_kernel"], 1)
     try:
         assert error_of(SampleTensors(w, target.spec, space, seed), values) < TOLERANCE
@@ -114,7 +114,7 @@ def test_winograd_s_algorithm_transforms_integers_in_the_kernel(
 @pytest.mark.parametrize("text", ["conv2d:n=1,c=64,h=4,w=4,o=16,k=1", "dense:n=2,c=64,o=16"])
 @pytest.mark.parametrize("kind", ["int8", "uint8"])
 def test_the_largest_numbers_neither_saturate_nor_wrap(text: str, kind: str) -> None:
-    """A pair of 255 times 127 twice is more than 16 bits hold."""
+    """A pair of products 255 x 127 does not fit into 16 bits."""
     w = parse_workload(text, f"dequantise {kind}")
     tensors = SampleTensors(w, OWN, CpuTarget(OWN).space(w))
     tensors.data[:], tensors.weights[:] = np.iinfo(kind).max, -128

@@ -1,4 +1,4 @@
-"""Tests the interval rule, and what the reference kernel takes out of a measurement."""
+"""Tests the interval of a median, and the correction of timings by a reference kernel."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def test_the_interval_holds_the_median_as_often_as_it_says(draw: str) -> None:
 
 
 def _machine(slow: float, preempted: float) -> Callable[[float], Run]:
-    """What takes every kernel `slow` times as long, and a core away in that share of repeats."""
+    """Return a simulated machine on which every kernel takes `slow` times as long.
+
+    In the fraction `preempted` of the repeats, another process takes the core.
+    """
     rng = np.random.default_rng(0)
 
     def kernel(seconds: float) -> Run:

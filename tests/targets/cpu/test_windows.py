@@ -1,4 +1,4 @@
-"""Compares compiled convolutions in groups with the reference, whatever the schedule."""
+"""Compares compiled grouped convolutions with the reference, for random schedules."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LAYERS = (
 
 @st.composite
 def convolutions(draw: st.DrawFn) -> Workload:
-    """Groups of any sizes; windows, strides, dilations and paddings that leave odd borders."""
+    """Draw grouped convolutions with windows, strides, dilations and uneven borders."""
     each_in, each_out, groups = draw(
         st.sampled_from(
             [(1, 1, 16), (1, 1, 24), (1, 1, 7), (1, 2, 12), (4, 4, 8), (5, 3, 4), (16, 16, 2),
@@ -101,7 +101,7 @@ def test_baseline_schedules_and_most_others_apply(text: str) -> None:
 
 
 def test_the_reference_is_the_sum_it_says() -> None:
-    """Against the definition, number by number."""
+    """The reference is compared with the definition, value by value."""
     workload = parse_workload("conv2d:n=1,c=4,h=5,w=4,o=6,k=3x2,s=2x1,p=1,d=1x2,g=2,dtype=float32")
     w, rng = workload, np.random.default_rng(0)
     data = rng.standard_normal((1, 4, 5, 4)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Checks that no name from a stranger's file becomes code of a C file that is written."""
+"""Checks that names from an untrusted file cannot inject code into a generated C file."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ PREFIX = """\
 
 
 def compiled_symbols(source: str, folder: Path, standard: str) -> set[str]:
-    """Return what a C file defines, once it compiles without a warning."""
+    """Compile a C file without warnings and return the symbols that it defines."""
     (folder / "out.c").write_text(PREFIX + source)
     options = [f"-std={standard}", "-trigraphs", "-Wall", "-Wextra", "-Werror", "-Wno-unused"]
     subprocess.run(["cc", *options, "-c", "out.c", "-o", "out.o"], cwd=folder, check=True)

@@ -1,4 +1,4 @@
-"""Compiles exported C against a macro that logs commands, and compares the log with the stream."""
+"""Compiles exported C with a macro that logs each command, and compares the log with the stream."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _target() -> GemminiTarget:
 
 
 def _log(source: str, calls: str, folder: Path) -> np.ndarray:
-    """The commands (n, 3) that a file of functions issues when these are called."""
+    """Return the commands (n, 3) that the functions of a C file issue when they are called."""
     (folder / "layers.c").write_text(source)
     (folder / "main.c").write_text(f"{LOGGING}\nint main(void) {{ {calls} return 0; }}\n")
     options = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-O1", "-o", "main", "main.c"]

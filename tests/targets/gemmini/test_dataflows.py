@@ -1,4 +1,4 @@
-"""Runs output-stationary programs on both simulators, at the edges of what the array puts out."""
+"""Runs output-stationary programs on both simulators, at the limits of the array's output width."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ DATA = Path(__file__).parents[2] / "data/gemmini"
 
 
 def knob(target: Target, workload: Workload) -> tuple[int, ...]:
-    """The data flows of a workload's space."""
+    """Return the values of the knob `dataflow` in a workload's space."""
     return next(k.values for k in target.space(workload).knobs if k.name == "dataflow")
 
 
 def with_dataflow(target: Target, workload: Workload, flow: int, count: int) -> NDArray[np.int32]:
-    """Drawn configs of nests with that data flow, (n, knobs)."""
+    """Draw configs with the given data flow and form, shape (n, knobs)."""
     space = target.space(workload)
     names = [knob.name for knob in space.knobs]
     drawn = space.unravel(np.random.default_rng(3).integers(0, space.size, count))
@@ -41,7 +41,7 @@ def with_dataflow(target: Target, workload: Workload, flow: int, count: int) -> 
 def output(
     target: Target, w: Workload, program: NDArray[np.uint64], tensors: dict[str, NDArray[np.int64]]
 ) -> NDArray[np.int8]:
-    """What a program leaves in memory, (n, o, oh, ow)."""
+    """Run a program and return its output tensor, shape (n, o, oh, ow)."""
     g = target.lowering(w).geometry  # type: ignore[attr-defined]
     image = np.zeros(1 << 21, np.uint8)
     parts = {"data": in_memory(tensors["data"])}
@@ -68,7 +68,7 @@ def output(
 def test_sums_that_stay_in_the_array_are_exact(
     text: str, epilogue: str, extreme: int | None
 ) -> None:
-    """On drawn data, and where each product is the largest or the smallest there is."""
+    """The data is random, or makes every product the largest or smallest possible."""
     target, w = make_target("gemmini"), parse_workload(text, epilogue)
     rng = np.random.default_rng(8)
     tensors = {
@@ -78,7 +78,7 @@ def test_sums_that_stay_in_the_array_are_exact(
     if extreme is not None:
         tensors = {"data": np.full_like(tensors["data"], -128),
                    "weight": np.full_like(tensors["weight"], extreme)}  # fmt: skip
-    if "bias" in epilogue:  # large sums are brought back to where a byte shows them
+    if "bias" in epilogue:  # the bias moves large sums back into the int8 range
         tensors["bias"] = rng.integers(-(1 << 19), 1 << 19, w.out_channels)
         if extreme is not None:
             total = -128 * extreme * w.in_channels
@@ -91,7 +91,7 @@ def test_sums_that_stay_in_the_array_are_exact(
 
 
 def test_a_chain_ends_before_its_sum_needs_more_bits_than_the_array_puts_out() -> None:
-    """Of a schedule that the space does not offer: a chain of two blocks would lose a one."""
+    """The space does not offer this schedule: a chain of two blocks would be off by one."""
     target, w = make_target("gemmini"), parse_workload("dense:n=16,c=64,o=16", ROUNDED)
     lowering = target.lowering(w)  # type: ignore[attr-defined]
     knobs = target.space(w).describe(with_dataflow(target, w, WEIGHTS_STAY, 1)[0])
@@ -122,8 +122,8 @@ def test_only_sums_whose_20_bits_suffice_stay_in_the_array() -> None:
         ("dense:n=32,c=31,o=16", ROUNDED): both,
         ("dense:n=32,c=32,o=16", ROUNDED): one,  # 32 products of −128 have 21 bits
         ("dense:n=32,c=16,o=16", ROUNDED): one,  # a chain of one block saves nothing
-        ("dense:n=32,c=512,o=16", BARE): both,  # what saturates at 20 bits does at 8
-        # The same space; there each block is a chain of its own.
+        ("dense:n=32,c=512,o=16", BARE): both,  # sums that saturate at 20 bits also do at 8
+        # This workload has the same space, but each block is a separate chain.
         ("dense:n=32,c=512,o=16", BARE.replace("even 12", "even 13")): both,
         ("dense:n=32,c=512,o=16", "+ 1, " + BARE): one,
     }
@@ -132,7 +132,7 @@ def test_only_sums_whose_20_bits_suffice_stay_in_the_array() -> None:
 
 
 def test_a_scale_that_20_bits_do_not_suffice_for_has_no_chains() -> None:
-    """Two workloads share a space. In the program of this one, no sum saturates at 20 bits."""
+    """Two workloads share a space, but in the program of this one no sum saturates at 20 bits."""
     target = make_target("gemmini")
     w = parse_workload("dense:n=32,c=512,o=16", BARE.replace("even 12", "even 13"))
     tensors = {"data": np.full((32, 512, 1, 1), -128), "weight": np.full((16, 512, 1, 1), -128)}
@@ -154,7 +154,7 @@ def test_schedules_of_earlier_versions_keep_weights_in_the_array() -> None:
 
 
 def test_recordings_have_output_stationary_streams() -> None:
-    """Those that `test_recordings` compares byte by byte and event by event."""
+    """`test_recordings` compares these streams byte by byte and event by event."""
     index = json.loads((DATA / "index.json").read_text())
     names = {"matmul_os", "os", "ex_os"}
     streams = [s for part in index["parts"].values() for s in part["streams"]]

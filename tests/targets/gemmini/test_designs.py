@@ -1,4 +1,4 @@
-"""Searches memories of a Gemmini by the methods that search a VTA."""
+"""Searches the memory sizes of a Gemmini with the co-design methods for VTAs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_machine_that_was_found_is_named_with_its_kind() -> None:
 def _loads_beside_products(first: int) -> list[list[int]]:
     """Return a stream that loads into a scratchpad bank while products read from it.
 
-    The products read from row `first` on.
+    The rows that the products read begin at `first`.
     """
     commands = [CONFIG_LD, CONFIG_EX, CONFIG_ST]
     commands += [(isa.MVIN, BASE + 256 * k, operand(first + 16 * k)) for k in range(8)]
@@ -88,7 +88,7 @@ def _loads_beside_products(first: int) -> list[list[int]]:
 
 
 def test_rows_beyond_those_of_the_default_machine_are_timed_in_their_own_bank() -> None:
-    """Four banks of 8,192 rows are alike, so the bank that a program uses changes no cycle."""
+    """All four banks of 8,192 rows are equal, so the choice of bank does not affect cycles."""
     machine = {"scratchpad_rows": 32768}
     cycles = {
         gemmini.cycles(*_loads_beside_products(first), machine)[0]

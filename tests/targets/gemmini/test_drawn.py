@@ -1,4 +1,4 @@
-"""Compares cycles with RTL runs of drawn streams: pooling, loops, other memories."""
+"""Compares simulated cycles with RTL runs of random streams: pooling, loops, other memories."""
 
 from __future__ import annotations
 

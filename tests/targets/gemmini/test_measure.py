@@ -1,4 +1,4 @@
-"""Counts the threads that measure a batch."""
+"""Checks the number of threads that measure a batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilewright.targets.workload import parse_workload
 
 
 class SlowChecker:
-    """Notes which threads ask it, and finds an error in each program: none is then timed."""
+    """Checker that records the calling threads. It rejects every program, so none is timed."""
 
     def __init__(self) -> None:
         self.threads: set[int] = set()

@@ -1,4 +1,4 @@
-"""Runs convolutions whose sums are pooled as they are stored, and compares with plain numpy."""
+"""Compares convolutions whose results are pooled by the store instruction with numpy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LAYERS = {
 
 
 def largest(w: Workload, results: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of each window of results (n, o, h, w); what lies around them is no result."""
+    """Return the maximum of each window of the results (n, o, h, w). Padding never wins."""
     p = w.pool
     assert p is not None
     around = ((0, 0), (0, 0), (p.pad_top, p.pad_bottom), (p.pad_left, p.pad_right))
@@ -37,7 +37,7 @@ def largest(w: Workload, results: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @pytest.mark.parametrize("text", LAYERS)
 def test_pooled_sums_equal_pooled_results(text: str) -> None:
-    """Of drawn tiles: at borders of the image, between tiles, of one pixel and of all."""
+    """The random tiles range from a single pixel to the whole output, at the borders and inside."""
     w, rng = parse_workload(text, LAYERS[text]), np.random.default_rng(5)
     target = make_target("gemmini")
     g = target.lowering(w).geometry  # type: ignore[attr-defined]
@@ -79,7 +79,7 @@ def test_pooled_programs_are_timed_and_no_faster_than_the_bound() -> None:
 
 
 def test_sums_that_a_store_pools_lie_in_one_bank() -> None:
-    """The hardware lets a store wait for products no farther than the end of its first bank."""
+    """On the hardware, a store waits for products only up to the end of its first bank."""
     target = make_target("gemmini")
     w = parse_workload("conv2d:n=1,c=16,h=40,w=40,o=64,k=1,s=1,p=0,mk=2,ms=2", ROUNDED)
     space, bank = target.space(w), 512

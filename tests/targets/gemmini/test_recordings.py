@@ -1,4 +1,4 @@
-"""Compares both simulators with what Gemmini's RTL did: every byte, every cycle of every event."""
+"""Compares both simulators with recordings of Gemmini's RTL: all bytes and event cycles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilewright.targets.gemmini.timing import time_stream
 DATA = Path(__file__).parents[2] / "data" / "gemmini"
 INDEX = read_index(DATA)
 STREAMS = {"random": 40, "micro": 572, "pairs": 120, "kernels": 18, "loop_ws": 12}
-"""Recorded streams by part: all of them are reproduced exactly."""
+"""Number of recorded streams per part. All of them are reproduced exactly."""
 
 
 @pytest.mark.slow(seconds=0.7)

@@ -1,4 +1,4 @@
-"""Refuses streams and machines that make no sense, naming the command, the cause, the next step."""
+"""Checks that invalid streams and machines are refused with the cause and a next step."""
 
 from __future__ import annotations
 

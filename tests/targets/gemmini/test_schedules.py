@@ -1,4 +1,4 @@
-"""Runs schedules of layers on the functional simulator and compares with plain numpy."""
+"""Compares random schedules, run on the functional simulator, with numpy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Array = NDArray[np.int64]
 
 
 def sums(w: Workload, data: Array, weight: Array) -> Array:
-    """The sums of products, a tap at a time, (n, o, oh, ow)."""
+    """Compute the sums of products, one kernel position at a time, shape (n, o, oh, ow)."""
     padded = np.pad(data, ((0, 0), (0, 0), (w.pad_top, w.pad_bottom), (w.pad_left, w.pad_right)))
     per_in, per_out = w.in_channels // w.groups, w.out_channels // w.groups
     out = np.zeros((w.batch, w.out_channels, w.sums_height, w.sums_width), np.int64)
@@ -51,7 +51,7 @@ def sums(w: Workload, data: Array, weight: Array) -> Array:
 
 
 def expected(w: Workload, tensors: dict[str, Array]) -> Array:
-    """The output, step by step, in exact arithmetic: all sums here have less than 24 bits."""
+    """Compute the output step by step in exact arithmetic. All sums fit into 24 bits."""
     total = sums(w, tensors["data"], tensors["weight"])
     for step in w.epilogue:
         if step.kind == "bias":
@@ -71,7 +71,10 @@ def expected(w: Workload, tensors: dict[str, Array]) -> Array:
 
 
 def in_memory(image: Array) -> NDArray[np.int8]:
-    """(n, c, h, w) pixel by pixel, channels up to 16, 32 or a multiple of 64."""
+    """Convert (n, c, h, w) to the layout in memory, with the channels last.
+
+    The channels are padded to 16, 32 or a multiple of 64.
+    """
     rows = np.moveaxis(image, 1, -1)
     step = next((size for size in (16, 32) if rows.shape[-1] <= size), 64)
     return np.pad(rows, ((0, 0),) * 3 + ((0, -rows.shape[-1] % step),)).astype(np.int8)
@@ -113,7 +116,7 @@ def test_drawn_schedules_compute_a_layer(text: str) -> None:
 
 
 def test_rounding_down_is_exact_at_every_tie_behind_a_relu() -> None:
-    """Sums at and around all ties of all shifts, as the bias of a product with zeros."""
+    """The sums are at and around all ties of all shifts: the bias of a product with zeros."""
     for shift in range(1, 16):
         workload = parse_workload("dense:n=1,c=16,o=1024", f"bias, >> {shift}, min 127, max 0")
         target = make_target("gemmini")
@@ -189,8 +192,8 @@ def test_a_machine_is_read_from_a_file(tmp_path: Path) -> None:
 def test_workloads_of_one_canonical_form_have_one_space() -> None:
     """Workloads with the same canonical form have the same space.
 
-    A network's layers take the schedule of their canonical form, so its config must be in the space
-    of each.
+    The layers of a network take the schedule of their canonical form, so its config must be in each
+    layer's space.
     """
     target = make_target("gemmini")
     for text in ("dense:n=1,c=2560,o=4", "conv2d:n=1,c=64,h=5,w=5,o=16,k=1,s=1,p=0"):
@@ -202,7 +205,7 @@ def test_workloads_of_one_canonical_form_have_one_space() -> None:
 @pytest.mark.parametrize(
     ("text", "epilogue"),
     [
-        ("conv2d:n=1,c=20,h=22,w=22,o=20,k=20,s=1,p=2", ROUNDED),  # a stage of weights is large
+        ("conv2d:n=1,c=20,h=22,w=22,o=20,k=20,s=1,p=2", ROUNDED),  # large weight stages
         ("conv2d:n=1,c=20,h=9,w=9,o=20,k=22,s=1,p=11", ">> even 14, min 127, max -128"),
         ("dense:n=1,c=4000,o=1000", "bias, weighted 127, >> even 14, min 127, max -128"),
     ],
@@ -220,7 +223,7 @@ def test_a_rule_gives_a_schedule_with_a_program_for_every_workload(
 @pytest.mark.parametrize(
     "text",
     [
-        "conv2d:n=1,c=61,h=18,w=18,o=365,k=25,s=8,p=12",  # weights of one block fill more than half
+        "conv2d:n=1,c=61,h=18,w=18,o=365,k=25,s=8,p=12",  # one block's weights exceed half
         "conv2d:n=1,c=482,h=20,w=250,o=482,k=11,s=1,p=5,g=482",  # too many products for a program
     ],
 )

@@ -1,4 +1,4 @@
-"""Checks parts of the cycle simulator that no stream of the recordings reaches."""
+"""Tests parts of the cycle simulator that no recorded stream reaches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IN_ACCUMULATOR = 1 << 31
 
 @nb.njit
 def source(machine: GemminiMachine, address: int) -> int:
-    """Only compiled code can call a stage."""
+    """Call `source_of` from compiled code, because Python cannot call it."""
     return source_of(machine, address, 0)
 
 

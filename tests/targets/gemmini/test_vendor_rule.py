@@ -1,4 +1,4 @@
-"""Compares tiles with those that the vendor's library chooses, for the shapes of real layers."""
+"""Compares the tile sizes of real layers with those that the vendor's library chooses."""
 
 from __future__ import annotations
 

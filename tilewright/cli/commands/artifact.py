@@ -103,11 +103,17 @@ def run(
     inputs: Annotated[
         Path,
         typer.Option(
-            "--input", metavar="FILE.npz", help="Values of an input, by the input's name."
+            "--input",
+            metavar="FILE.npz",
+            help="Read the inputs from this .npz file: one array per input, by the input's name.",
         ),
     ],
     output: Annotated[
-        Path, typer.Option(metavar="FILE.npz", help="Write the outputs to this .npz file, by name.")
+        Path,
+        typer.Option(
+            metavar="FILE.npz",
+            help="Write the outputs to this .npz file: one array per output, by name.",
+        ),
     ],
     profile: Annotated[
         bool, typer.Option("--profile", help="Show the time that each layer takes.")
@@ -116,7 +122,8 @@ def run(
     timeline: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Draw when each hardware unit is busy: a .png or .html file."
+            metavar="FILE",
+            help="Write a chart of when each hardware unit is busy to this .png or .html file.",
         ),
     ] = None,
     allow_code: AllowCode = False,
@@ -142,8 +149,8 @@ def run(
 ) -> None:
     """Run one inference of an artifact.
 
-    Artifacts for an accelerator run on its simulator, which agrees with the hardware in every bit
-    and cycle. Libraries run on this machine.
+    An artifact for an accelerator runs on the accelerator's simulator, which agrees with the
+    hardware description in every bit and every cycle. A compiled library runs on this machine.
     """
     from tilewright.cli.views.artifact import profile_json, show_profile, show_run
     from tilewright.cli.views.terminal import Terminal, show_working
@@ -266,11 +273,10 @@ def _run_library(fit: Fit, output: Path, *, profile: bool, as_json: bool) -> Non
 def verify(folder: Folder, as_json: AsJson = False, allow_code: AllowCode = False) -> None:
     """Check that an artifact computes the right values.
 
-    The whole of an artifact is compared with those of its source model.
+    The outputs of the whole network are compared with the outputs of its source model on stored
+    samples. Each layer is compared with a plain reference implementation on random inputs.
 
-    The whole network is compared on stored samples. Every layer is compared
-    with a plain reference implementation on random
-    data.
+    The exit status is 1 if any difference is too large.
     """
     from tilewright.cli.views.artifact import checks_json, show_accuracy, show_checks
     from tilewright.cli.views.terminal import Terminal, show_working
@@ -375,8 +381,8 @@ def benchmark(
 ) -> None:
     """Build a network for this CPU and compare its latency with other inference engines.
 
-    Each engine runs has a process of its own, and the engines take turns. Rounds that other work on
-    the machine disturbed do not count.
+    Each engine runs in its own process, and the engines take turns. Rounds in which other work on
+    the machine slowed the engines are not counted.
     """
     from tilewright.cli.views.artifact import Building
     from tilewright.cli.views.library import benchmark_json, show_benchmark
@@ -421,8 +427,8 @@ def cpu_runtime(
 ) -> None:
     """Write the C runtime for compiled libraries.
 
-    It runs libraries that 'tilewright build --target cpu' built. The folder gets a header, its
-    source, an example with a Makefile, and TVM's runtime (6 MB).
+    The C runtime runs libraries that 'tilewright build --target cpu' built. DIR gets its header and
+    source file, an example with a Makefile, and TVM's runtime (6 MB).
     """
     from tilewright.networks.artifact.regions import refuse_regions
     from tilewright.networks.compiled.c_interface import write_c_interface

@@ -25,10 +25,10 @@ def keys(
         ),
     ],
 ) -> None:
-    """Create certificates, and print Dask's settings for them.
+    """Create TLS certificates for a Dask cluster, and print Dask's settings for them.
 
-    These are a certificate authority and two certificates: one for the scheduler and the workers,
-    and one for commands.
+    DIR gets a certificate authority and two certificates with their keys: one for the scheduler and
+    the workers, and one for the machines on which you start commands.
 
     Whoever holds a key can run code on the workers.
     """
@@ -86,8 +86,8 @@ def serve(
     driver: Annotated[
         str,
         typer.Option(
-            help="Object files, archives and shared objects that define the functions of "
-            "the stock VTA driver, as absolute paths."
+            help="Absolute paths of the object files, archives and shared objects that define the "
+            "functions of the stock VTA driver."
         ),
     ],
     reset: Annotated[
@@ -130,8 +130,8 @@ def serve(
 ) -> None:
     """Share a board as a worker of a Dask cluster.
 
-    The command builds the C runtime for the board's driver. The worker has the resources 'board'
-    and 'board:NAME'. It runs programs on the board and nothing else.
+    The command builds the C runtime for the board's driver. The worker offers the Dask resources
+    'board' and 'board:NAME', and only runs programs on the board.
     """
     from tilewright.targets.board.board_runner import BenchOptions, BoardBench, machine_named
     from tilewright.targets.board.board_worker import serve_board
@@ -167,15 +167,18 @@ def runtime(
     target: Bitstream = "vta-pynq",
     artifact: Annotated[
         Path | None,
-        typer.Option("--for", metavar="ART", help="Check whether ART was built for these sources."),
+        typer.Option(
+            "--for",
+            metavar="ART",
+            help="Check that ART was built for these sources, and print a note if not.",
+        ),
     ] = None,
 ) -> None:
     """Write the C sources that run artifacts on a board.
 
-    The sources are written for the VTA that the board's bitstream implements, and refuse artifacts
-    that were built for a different VTA. An
-    artifact contains no sources; it records the digest of
-    the sources that it was built for.
+    The sources are specific to the VTA that the board's bitstream implements. They refuse artifacts
+    that were built for a different VTA. An artifact does not contain these sources; it records the
+    digest of the sources that it was built for.
     """
     from tilewright.networks.artifact.manifest import read_manifest
     from tilewright.targets.board.board_runner import machine_named, write_runtime
@@ -199,7 +202,7 @@ def list_boards(
     cluster: SchedulerAddress,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the boards of a cluster and what they ran."""
+    """List the boards of a cluster, with counters of the programs that they ran."""
     from tilewright.cli.views.targets import boards_text
     from tilewright.targets.board.board_worker import list_boards
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tilewright.search.events import Listener
 
 GROUND_TRUTH = "oracle"
-"""Folder of enumerated spaces, below the workspace."""
+"""Name of the workspace folder that stores enumerated schedule spaces."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Bare = Annotated[
@@ -53,9 +53,10 @@ def compare(
 ) -> None:
     """Run several tuners with many seeds, and report which tuner is best on which workload.
 
-    With NETWORKS, whole tuning runs are compared by latency. Without NETWORKS, the tuners run on
-    single workloads and are compared with the optimum, which is found by enumeration. Repeating the
-    command runs only what is not finished yet.
+    If networks are given, each tuner tunes them completely, and the latencies are compared. If not,
+    the tuners run on single workloads, and their results are compared with the optimum, which is
+    known because every schedule was measured. Repeating the command runs only what is not finished
+    yet.
     """
     bare = bare or not mlflow
     tracking.check_bare(bare)

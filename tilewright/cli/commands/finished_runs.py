@@ -32,7 +32,7 @@ def trials(
         Path,
         typer.Argument(
             metavar="DIR",
-            help="The output directory of a run, a log of AutoTVM, or a MetaSchedule database.",
+            help="The output directory of a run, an AutoTVM log, or a MetaSchedule database.",
         ),
     ],
     csv: Annotated[
@@ -50,7 +50,7 @@ def trials(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write the trials to this file instead: .csv, .parquet or .json.",
+            help="Write the trials to this .csv, .parquet or .json file instead of printing them.",
         ),
     ] = None,
     layer: Annotated[
@@ -66,7 +66,7 @@ def trials(
         typer.Option(help="Show only the best N trials of each layer.", metavar="N", min=1),
     ] = None,
 ) -> None:
-    """Print the trials of a run, best first. The run may still be running, or may have crashed."""
+    """Print the trials of a run, best first. The run may be in progress or may have crashed."""
     from tilewright.cli.views.finished_runs import best_trials, show_trials
     from tilewright.cli.views.terminal import Terminal
     from tilewright.reports.number_format import count_text
@@ -159,7 +159,7 @@ def _write(frame: pd.DataFrame, path: Path | None, as_json: bool) -> None:
 
 
 WORSE = 1
-_RUN = "The output directory of 'tilewright tune', or the ID of an MLflow run: the reference."
+_RUN = "The reference run: an output directory of 'tilewright tune', or the ID of an MLflow run."
 
 
 def diff(
@@ -175,15 +175,15 @@ def diff(
         typer.Option(
             metavar="PERCENT",
             help="Tolerated increase of the latency in percent; also the tolerated "
-            "decrease of the share of valid trials, in percentage points.",
+            "decrease of the fraction of valid trials, in percentage points.",
         ),
     ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compare RUN_B with RUN_A.
+    """Check that RUN_B is no worse than RUN_A.
 
-    The latencies of the layers and of the network, the share of valid trials, the accuracy of the
-    models and the settings are compared.
+    The command compares the latencies of the layers and of the network, the fraction of valid
+    trials, the accuracy of the models, and the settings.
 
     The exit status is 0 if RUN_B is no worse, 1 if it is worse, and 2 if the runs cannot be
     compared.

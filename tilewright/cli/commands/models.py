@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli.options import OfferedFields, Seed, with_options
+from tilewright.cli.options import OfferedFields, with_options
 from tilewright.cli.signals import keep_count
 from tilewright.core.working_folder import as_typed
 from tilewright.evaluation.datasets.options import DatasetFolder, DatasetOptions, TrainingOptions
@@ -44,8 +44,9 @@ def build(
 ) -> None:
     """Measure schedules on many accelerators.
 
-    The workloads are layers of the built-in networks. Name hardware to measure on that hardware
-    only. Repeating the command resumes a build that was stopped.
+    The workloads are layers of the built-in networks. By default, the accelerators are drawn at
+    random; with --target, the command measures only on the given hardware. Repeating the command
+    resumes a build that was stopped.
     """
     from tilewright.cli.views.models import show_building, show_built
     from tilewright.cli.views.terminal import Terminal
@@ -134,10 +135,13 @@ def score(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.")],
     dataset: Dataset,
     rows: RowCount = None,
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option(help="Seed for drawing the rows of --rows.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a trained model on a dataset. Both may have been made on another machine."""
+    """Evaluate a trained model on a dataset.
+
+    The model and the dataset may have been made on other machines.
+    """
     from tilewright.cli.views.models import show_scores
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.datasets.training import judge_elsewhere
@@ -155,8 +159,8 @@ def trust(
 ) -> None:
     """Trust a model that was trained elsewhere.
 
-    Commands on this workspace can then load it. Loading a model can run code, so trust only models
-    of people whom you trust.
+    Afterwards, commands in this workspace load the model. Loading a model can run code, so only
+    trust models from people whom you trust.
     """
     from tilewright.models.transfer.files import trust_model
 

@@ -44,8 +44,8 @@ def inspect(
     fusion: Annotated[
         Path | None,
         typer.Option(
-            help="Write a page to this file that shows which operators would be fused, "
-            "using the schedules with the best estimates, and what each fusion saves."
+            help="Write an HTML page to this file. It shows which operators would be fused if each "
+            "layer used the schedule with the best estimate, and what each fusion saves."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -53,8 +53,8 @@ def inspect(
 ) -> None:
     """Show where each operator of a network would run: on the accelerator, on the CPU, or nowhere.
 
-    Also prints a lower bound of the time on the accelerator and an estimate of the time on the CPU
-    beside it.
+    Also prints a lower bound of the time on the accelerator, and an estimate of the time of the
+    operators that run on the CPU beside the accelerator.
     """
     from tilewright.cli.views.terminal import Terminal, show_working
     from tilewright.networks import load

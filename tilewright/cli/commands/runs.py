@@ -21,9 +21,11 @@ run_commands = typer.Typer(help="List, show and delete runs.", no_args_is_help=T
 
 @run_commands.command("list")
 def list_runs(
-    last: Annotated[int, typer.Option(metavar="N", help="Only the latest N runs.", min=1)] = 20,
+    last: Annotated[
+        int, typer.Option(metavar="N", help="Show only the latest N runs.", min=1)
+    ] = 20,
 ) -> None:
-    """List the runs of this workspace and of the folders below, latest first.
+    """List the runs of this workspace and of the folders below this one, latest first.
 
     The start page of 'tilewright ui' shows the same runs.
     """
@@ -41,7 +43,7 @@ def show(
         str, typer.Argument(metavar="RUN", help="The ID of a run, or its output directory.")
     ],
 ) -> None:
-    """Show the figures of a run, its convergence curve, and the command that repeats it.
+    """Show the latencies of a run, its convergence curve, and the command that repeats it.
 
     If an output directory contains several runs, the latest one is shown.
     """
@@ -64,8 +66,8 @@ def delete(
         list[str],
         typer.Argument(
             metavar="RUN...",
-            help="The ID of a run, as 'tilewright runs list' prints it, or the output directory of "
-            "all runs to delete.",
+            help="The ID of a run, as 'tilewright runs list' prints it, or an output directory, "
+            "all of whose runs are deleted.",
         ),
     ],
     yes: Annotated[
@@ -75,8 +77,8 @@ def delete(
 ) -> None:
     """Delete runs, or show what would be deleted.
 
-    With --yes, the records in MLflow and Prefect are deleted, and the results and trials in the
-    output directory. Output directories outside of this folder and runs in progress are kept.
+    With --yes, the command deletes the records in MLflow and Prefect, and the results and trials in
+    the output directory. It keeps runs in progress and output directories outside of this folder.
     """
     from tilewright.dashboard.deletion import delete_run, plan_deletion
 

@@ -29,14 +29,18 @@ def targets() -> None:
 def show(
     target: Annotated[
         str,
-        typer.Argument(metavar="NAME", help="A preset, a file, or KIND:….", callback=target_text),
+        typer.Argument(
+            metavar="NAME",
+            help="The target: a preset, a specification file, or KIND:…",
+            callback=target_text,
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show a target's specification and derived figures.
+    """Show a target's specification, and figures that are derived from it.
 
-    Each key is shown with its unit and meaning. The derived figures include the area, if it can be
-    estimated.
+    Each key of the specification is shown with its unit and meaning. The derived figures include
+    the chip area, if it can be estimated.
     """
     from tilewright.targets.registry import kind_of
 
@@ -65,7 +69,7 @@ def enumerate_space(
     epilogue: Annotated[
         str,
         typer.Option(
-            help="Operations on the accumulated sums: '>> N', 'min N', 'max N', relu, bias, add."
+            help="Operations on the accumulator: '>> N', 'min N', 'max N', relu, bias, add."
         ),
     ] = ">> 8, min 127, max 0",
     stock: Annotated[
@@ -76,7 +80,7 @@ def enumerate_space(
         ),
     ] = False,
 ) -> None:
-    """Lower and measure every schedule of a workload, and write the results as a table."""
+    """Compile and measure every schedule of a workload, and write the results as a table."""
     from tilewright.cli.views.targets import enumerating, show_enumerated
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.enumeration import check_table_name, enumerate_space, write_table

@@ -41,7 +41,8 @@ DramBase = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FIRST_ADDRESS = "0x1000"
 MOST_BYTES = 1 << 30
-"""Maximum number of bytes that are read from a file. A device such as /dev/zero never ends."""
+"""Maximum size in bytes of an input file. Without a limit, reading a device such as /dev/zero would
+never end."""
 
 commands = typer.Typer(
     help="Time, run, check and disassemble VTA instruction streams.", no_args_is_help=True
@@ -56,11 +57,14 @@ def cycles(
     timeline: Annotated[
         Path | None,
         typer.Option(
-            help="Write the start and end cycle of each instruction: a .parquet or .json file."
+            help="Write the start and end cycle of each instruction to this .parquet or .json file."
         ),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw how the hardware units overlap: a .png or .html file.")
+        Path | None,
+        typer.Option(
+            help="Write a chart of how the hardware units overlap to this .png or .html file."
+        ),
     ] = None,
     insn_base: Annotated[str, typer.Option(help="Address of the first instruction.")] = "0",
     limit: Annotated[
@@ -74,7 +78,8 @@ def cycles(
 ) -> None:
     """Simulate the timing of a program.
 
-    Prints the cycles from launch to FINISH, and how busy each unit is.
+    Prints the number of cycles from the launch to the FINISH instruction, and how busy each
+    hardware unit is.
     """
     from tilewright.reports.timeline import activities, write_plot, write_timeline
     from tilewright.targets.vta.program import words_of
@@ -103,7 +108,9 @@ def run(
     insns: Insns,
     dram: Dram,
     spec: Spec,
-    out: Annotated[Path, typer.Option(help="Write the memory after the program to this file.")],
+    out: Annotated[
+        Path, typer.Option(help="Write the memory to this file after the program has run.")
+    ],
     dram_base: DramBase = FIRST_ADDRESS,
     semantics: Annotated[
         str,
@@ -113,7 +120,7 @@ def run(
     ] = "functional",
     as_json: AsJson = False,
 ) -> None:
-    """Run a program and write the memory after it, write the memory bit.
+    """Run a program in the functional simulator, and write the resulting memory to a file.
 
     Also prints how many bytes the program moved and how many operations it computed.
     """
@@ -147,8 +154,8 @@ def lint(
 ) -> None:
     """Check a program for errors and portability.
 
-    Findings are invalid instructions, and behaviour in which implementations of the VTA differ. The
-    exit code is 1 if there is a finding.
+    The command reports invalid instructions, and instructions that behave differently on different
+    implementations of the VTA. The exit status is 1 if it reports anything.
     """
     from tilewright.targets.vta.lint import lint as findings_of
     from tilewright.targets.vta.program import Program
@@ -172,9 +179,9 @@ def disasm(
     spec: Spec,
     out: Annotated[Path | None, typer.Option(help="Write the listing to this file.")] = None,
 ) -> None:
-    """Disassemble a stream into a readable listing.
+    """Disassemble an instruction stream into a readable listing.
 
-    'asm' turns the listing back into the same bytes.
+    'tilewright vta asm' converts the listing back into the same bytes.
     """
     from tilewright.targets.vta.disassembler import disassemble
     from tilewright.targets.vta.program import words_of

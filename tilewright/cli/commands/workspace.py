@@ -21,15 +21,15 @@ from tilewright.tuning.regression_options import WatchOptions
 PrefectPort = Annotated[
     int | None,
     typer.Option(
-        help="Port of Prefect's pages.  [default: the port of the last start; at first "
-        "4200, or the next free one]"
+        help="Port of Prefect's pages.  [default: the port of the last start; at the first start "
+        "4200 or the next free port]"
     ),
 ]
 MlflowPort = Annotated[
     int | None,
     typer.Option(
-        help="Port of MLflow's pages.  [default: the port of the last start; at first "
-        "5000, or the next free one]"
+        help="Port of MLflow's pages.  [default: the port of the last start; at the first start "
+        "5000 or the next free port]"
     ),
 ]
 
@@ -38,8 +38,8 @@ def ui(
     port: Annotated[
         int | None,
         typer.Option(
-            help="Port of the start page.  [default: the port of the last start; at first "
-            "4100, or the next free one]"
+            help="Port of the start page.  [default: the port of the last start; at the first "
+            "start 4100 or the next free port]"
         ),
     ] = None,
     prefect_port: PrefectPort = None,
@@ -113,10 +113,10 @@ def serve(
     ],
     cron: Annotated[
         str,
-        typer.Option(help="When to run, as a cron expression: minute, hour, day, month, weekday."),
+        typer.Option(help="Times to run, as a cron expression: minute, hour, day, month, weekday."),
     ] = "0 2 * * *",
     every: Annotated[
-        float | None, typer.Option(help="Run at this interval instead, in seconds.", min=1)
+        float | None, typer.Option(help="Run at this interval in seconds instead of --cron.", min=1)
     ] = None,
     root: Annotated[
         Path,
@@ -133,7 +133,8 @@ def serve(
 ) -> None:
     """Serve the tuning flow as a Prefect deployment.
 
-    It runs by a cron expression or at an interval, and on request from Prefect's pages.
+    The flow runs at the times of a cron expression or at a fixed interval. It can also be started
+    from Prefect's pages.
     """
     from tilewright.services.page_addresses import PREFECT, check_ports
     from tilewright.services.start_servers import choose_ports
@@ -190,8 +191,9 @@ def clean(
 ) -> None:
     """List files of the workspace that can be removed; with --yes, remove them.
 
-    These are cached results that no command used for some days, and Prefect's records of runs that
-    ended. MLflow runs, output directories and artifacts are kept.
+    Two kinds of data can be removed: cached results that no command has used for --older-than days,
+    and Prefect's records of runs that ended before that time. MLflow runs, output directories and
+    artifacts are kept.
     """
     from tilewright.cli.views.cleaning import show_removable
     from tilewright.cli.views.terminal import Terminal

@@ -127,7 +127,8 @@ _DROPPED_FIRST = (
     "fastest\non", "time", f"compiles\nto {_GOAL}", "worst\nworkload", "invalid\nshare", "cycles",
     "gain",
 )  # fmt: skip
-"""Columns of a leaderboard that a narrow terminal leaves out, in this order."""
+"""Columns of a leaderboard that are left out, in this order, until the table fits a narrow
+terminal."""
 
 
 def leaderboard_table(boards: Sequence[Leaderboard], width: int = 80) -> Table:
@@ -191,7 +192,8 @@ _RUN_COLUMNS_DROPPED_FIRST = (
     "rule\ncycles", "trials", "above\nbound",
     "tuned\ncycles", "gain",
 )  # fmt: skip
-"""Columns of the runs of networks that a narrow terminal leaves out, in this order."""
+"""Columns of the table of network runs that are left out, in this order, until the table fits a
+narrow terminal."""
 
 
 @contextmanager

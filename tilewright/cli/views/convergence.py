@@ -9,7 +9,7 @@ from tilewright.tuning.run_figures import CurveLayer, Floats, Unit, network_curv
 from tilewright.tuning.run_trials import RunTrials
 
 WIDTH, ROWS = 60, 5
-"""Size of the curve in characters, with its labels."""
+"""Width and height of the convergence curve in characters, including its labels."""
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _EIGHTHS = len(_BLOCKS) - 1
 

@@ -110,7 +110,7 @@ _WHY = "knobs, or why invalid"
 
 
 def _knobs(text: str) -> str:
-    """Convert knob values in JSON to text such as `tile_h=7 tile_w=14`."""
+    """Format knobs that are stored as a JSON object, for example as `tile_h=7 tile_w=14`."""
     return " ".join(f"{name}={value}" for name, value in json.loads(text).items())
 
 

@@ -17,7 +17,7 @@ from tilewright.targets.display_names import shape
 from tilewright.targets.workload import parse_workload
 
 _DROPPABLE = ("operators", "input")
-"""Columns that a narrow terminal leaves out, in this order."""
+"""Columns that are left out, in this order, until the table fits a narrow terminal."""
 
 
 def show_zoo(networks: Sequence[NetworkFacts], console: Console) -> None:

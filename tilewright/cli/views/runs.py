@@ -15,7 +15,8 @@ from tilewright.tuning.gains import FIGURES
 from tilewright.tuning.run_trials import RunTrials
 
 _DROPPABLE = ("begun", "seed", "trials", "above\nbound", "over\nrule", "target", BREAK)
-"""Columns that a narrow terminal leaves out, in this order, before it breaks the IDs of runs."""
+"""Columns that are left out, in this order, until the table fits a narrow terminal. After them, the
+IDs of runs are broken into several lines."""
 _LEFT = ("begun", "network", "target", "tuner", "state")
 
 

@@ -37,9 +37,10 @@ FIRST_WORD, QUIET = 2.0, 30.0
 GAP = 2
 """Number of blank columns between two cells of a `ruled_table`."""
 TEXT = 24
-"""Minimum width of the text at the beginning of a line."""
+"""Minimum width, in characters, of the text at the beginning of a line."""
 LEAST_TEXT = 8
-"""Minimum width of the text at the beginning of a line if the numbers beside it do not fit."""
+"""Minimum width, in characters, of the text at the beginning of a line if even the figures do not
+fit."""
 BREAK = " · "
 """Separator at which the text at the beginning of a line may be broken.
 
@@ -47,7 +48,8 @@ In a list of columns that a narrow terminal leaves out, it marks the point at wh
 broken instead.
 """
 PIPE_WIDTH = 1 << 16
-"""Width if the output is not a terminal, whatever COLUMNS says."""
+"""Width in characters if the output is not a terminal. It takes precedence over the environment
+variable COLUMNS."""
 
 
 class Terminal(Console):

@@ -63,9 +63,10 @@ STAGES = {
 
 BAR = "━" * 12
 WIDE = 100
-"""Terminal width from which the shapes of layers are shown beside their progress."""
+"""Minimum terminal width, in characters, at which the shapes of layers are shown beside their
+progress."""
 READING, STARTING = "reading the model", "starting the local servers"
-"""First step of a run without servers, and of a run with servers."""
+"""Text for the first step of a run: `READING` without servers, `STARTING` with servers."""
 
 
 class Display(Protocol):

@@ -43,7 +43,7 @@ DROPPABLE = (
     "bound\ncycles", "fallback\ncycles", "trials", BREAK, "valid", "rule\ncycles",
     "tuned\n95 %", "above\nbound", "above\nroof", "×", "over\nrule", "tuned\nms",
 )  # fmt: skip
-"""Columns that a narrow terminal leaves out, in this order."""
+"""Columns that are left out, in this order, until the table fits a narrow terminal."""
 
 
 def show_results(

@@ -51,7 +51,7 @@ class BenchmarkOptions(CommandOptions):
         description="Number of rounds in which no engine had to wait for a core.",
     )
     seconds: Annotated[float, CliOption(shows_limits=True)] = Field(
-        default=0.2, ge=0.01, le=60, description="Duration of a round per engine."
+        default=0.2, ge=0.01, le=60, description="Seconds for which each engine runs per round."
     )
     precision: Precision = ""
     input_shapes: InputShapes = Field(default_factory=dict)

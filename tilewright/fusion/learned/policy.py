@@ -26,12 +26,14 @@ from tilewright.targets.features import Features
 
 _SETTINGS = {"rounds": 80.0, "max_depth": 4.0, "eta": 0.15, "min_child_weight": 2.0}
 _STEEP = 40.0
-"""Slope of the logistic function of log2(cycles fused / cycles separate): saving 4 % of the cycles
-gives a probability of 0.9."""
+"""Slope of the logistic function that converts log2(fused cycles / separate cycles) to a
+probability. With this slope, saving 4 % of the cycles gives a probability of 0.9."""
 _SEEN = 0.95
-"""Probability assigned to the better label of a unit whose effect was simulated."""
+"""Probability of the better label of a unit (a group of fusion decisions) whose effect was
+simulated."""
 _ALIKE = {"log2 ratio": 0.1, "log2 cycles apart": 2.0}
-"""Standard deviation, per column, of the Gaussian kernel that measures the similarity of units."""
+"""Standard deviation of the Gaussian kernel that measures the similarity of units, by feature
+column."""
 
 
 class Policy:
@@ -98,7 +100,7 @@ class Policy:
         )
 
     def labels(self, problem: FusionProblem, chances: NDArray[np.float64]) -> Labelling:
-        """Return the labelling that fuses exactly the units with a probability above 0.5.
+        """Return the labelling (one bool per fusion) that fuses units with a probability above 0.5.
 
         Args:
             problem: the possible fusions of a network.
@@ -166,7 +168,7 @@ def correct_chances(
 
 
 def fuse_units(problem: FusionProblem, fused: NDArray[np.bool_]) -> Labelling:
-    """Return the labelling that fuses exactly the selected decision units.
+    """Return the labelling (one bool per fusion) that fuses exactly the selected decision units.
 
     Args:
         problem: the possible fusions of a network.

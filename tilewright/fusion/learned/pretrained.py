@@ -17,7 +17,10 @@ FOLDER = Path(__file__).parent / "trained"
 
 
 def shipped_digest(folder: Path = FOLDER) -> str:
-    """Return a digest of the model files in a folder. A missing file counts as empty.
+    """Return a digest of the pretrained models in a folder, as text.
+
+    Args:
+        folder: folder of the model files. A missing file counts as empty.
 
     Raises:
         ModelError: a file cannot be read.

@@ -44,12 +44,14 @@ class SearchPlan:
 
 
 _LOOKED_AT = 32
-"""Maximum number of labellings per round that are passed to the evaluator. It exceeds `confirmed`,
-because some labellings give networks that were simulated before."""
+"""Maximum number of labellings per round that are passed to the evaluator. It is larger than
+`confirmed`, because some of these labellings give networks that were already simulated."""
 
 
 class FusionSurrogate:
-    """Fast prediction of the cycles of labellings, which replaces the simulation in a search.
+    """Fast prediction of the cycles of labelled networks, which replaces simulation in a search.
+
+    A labelling holds one bool per possible fusion (a "decision").
 
     Segments are groups of decisions that influence each other. For each segment and each choice of
     its labels, the model predicts once how the cycles change compared with a base labelling. The
@@ -73,13 +75,29 @@ class FusionSurrogate:
         self._changes: dict[tuple[int, tuple[bool, ...]], float] = {}
 
     def __call__(self, several: Sequence[Labelling]) -> list[float]:
-        """Return the predicted cycles of each labelling, in the order of `several`."""
+        """Return the predicted cycles of several labellings.
+
+        Args:
+            several: the labellings, each with one bool per possible fusion.
+
+        Returns:
+            One prediction per labelling, in the same order.
+        """
         parts = [self._parts(labels) for labels in several]
         self._price([key for some in parts for key in some])
         return [self._whole + sum(self._changes[key] for key in some) for some in parts]
 
     def _parts(self, labels: Labelling) -> list[tuple[int, tuple[bool, ...]]]:
-        """Return index and labels of each segment in which `labels` differs from the base."""
+        """Return the segments in which a labelling differs from the base labelling.
+
+        Segments are groups of decisions that influence each other.
+
+        Args:
+            labels: the labelling: one bool per possible fusion.
+
+        Returns:
+            Index of each of these segments, with the labels of its decisions.
+        """
         parts = []
         for number, places in enumerate(self.problem.segments):
             matching = tuple(labels[place] for place in places)
@@ -107,7 +125,7 @@ def learned_search(
     problem: FusionProblem, evaluator: Evaluator, model: GraphModel, policy: Policy,
     starts: Sequence[Labelling], rng: np.random.Generator, plan: SearchPlan | None = None,
 ) -> Labelling:  # fmt: skip
-    """Search for the labelling with the fewest cycles.
+    """Search for the labelling (one bool per possible fusion) with the fewest cycles.
 
     Args:
         problem: the possible fusions of a network.
@@ -183,10 +201,14 @@ def judged_units(problem: FusionProblem, evaluator: Evaluator) -> dict[DecisionG
 
 
 def _try_labels(evaluator: Evaluator, labels: Labelling) -> Evaluation | None:
-    """Evaluate a labelling.
+    """Evaluate a labelling, if its network can be built.
+
+    Args:
+        evaluator: simulates labellings.
+        labels: the labelling: one bool per possible fusion.
 
     Returns:
-        Its cost; None if a layer has no valid schedule or no board could load the program.
+        The evaluation; None if a layer has no valid schedule or no board could load the program.
     """
     try:
         return evaluator(labels)
@@ -197,7 +219,9 @@ def _try_labels(evaluator: Evaluator, labels: Labelling) -> Evaluation | None:
 def _draw_labellings(
     problem: FusionProblem, chances: NDArray[np.float64], count: int, rng: np.random.Generator
 ) -> list[Labelling]:
-    """Draw random labellings. Each unit is fused with the probability that fusing it saves cycles.
+    """Draw random labellings (one bool per possible fusion).
+
+    Each decision unit is fused with the probability that fusing it saves cycles.
 
     Args:
         problem: the possible fusions of a network.

@@ -87,7 +87,18 @@ def build(
 
 
 def _whole_network(last: LastRegions) -> dict[str, Json]:
-    """Return the manifest entries for inputs and outputs of a network with onnxruntime regions."""
+    """Return the manifest entries that describe the inputs and outputs of the whole network.
+
+    If onnxruntime runs the end of the network, the whole network has other outputs than the part
+    that is compiled.
+
+    Args:
+        last: regions (groups of operators) that onnxruntime runs after the compiled part.
+
+    Returns:
+        The entries `network_inputs` and `network_outputs`: name, shape and element type of each
+        tensor.
+    """
     infos = {"inputs": last.inputs, "outputs": list(last.whole.graph.output)}
     network: dict[str, Json] = {}
     for key, values in infos.items():
@@ -201,7 +212,13 @@ def _is_int8(graph: IntegerGraph, name: str) -> bool:
 
 
 def _list_operators(islands: Sequence[CpuIsland]) -> str:
-    """List the operators that the CPU runs by type, with the first node of each type."""
+    """Return a text that lists the operator types that run on the CPU, for an error message.
+
+    Each type is followed by the name of its first operator and the number of further operators.
+
+    Args:
+        islands: groups of operators that the CPU runs between layers.
+    """
     kinds: dict[str, list[str]] = {}
     for island in islands:
         if not island.nodes:  # it converts a tensor between two layers' layouts
@@ -215,7 +232,11 @@ def _list_operators(islands: Sequence[CpuIsland]) -> str:
 
 
 def _library(graph: IntegerGraph) -> bytes:
-    """Compile the operators that the CPU runs, and return the shared library. This imports TVM."""
+    """Compile the operators of a quantised network that run on the CPU.
+
+    Returns:
+        The content of the shared library. Compiling imports TVM.
+    """
     from tilewright.networks.integer.cpu_islands import write
 
     with tempfile.TemporaryDirectory() as folder:

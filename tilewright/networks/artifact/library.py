@@ -324,7 +324,13 @@ def _describe_source(
 
 
 def compiles_kernels(target: Target) -> CompilesKernels:
-    """Return the target, typed as a target that compiles kernels for a network's library.
+    """Check that a target can compile kernels for a network's library.
+
+    Args:
+        target: the target.
+
+    Returns:
+        `target`, with the type of targets that have this capability.
 
     Raises:
         ArtifactError: the target does not have this capability.
@@ -525,13 +531,21 @@ class CompiledArtifact:
         return as_number(self.manifest.get("tolerance", OF_FLOAT32))
 
     def _read(self, arrays: Mapping[str, Array]) -> list[Array]:
-        """Return the arrays that the compiled part reads, in the order of its parameters."""
+        """Return the arrays that the compiled part reads, in the order of its parameters.
+
+        Args:
+            arrays: inputs of the network by name.
+        """
         return [arrays[name] for name in self._reads]
 
     def _run_compiled(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Run the compiled part and return its outputs by name.
+        """Run the part of the network that is compiled into the library.
 
-        The result is empty if onnxruntime runs the whole network.
+        Args:
+            arrays: inputs of the network by name.
+
+        Returns:
+            The outputs of the compiled part by name; empty if onnxruntime runs the whole network.
         """
         if not self._compiled:
             if not self._regions.are_open:
@@ -550,7 +564,10 @@ class CompiledArtifact:
 
     @property
     def _ready(self) -> LoadedLibrary:
-        """The library for the calling thread. TVM has a separate thread pool per calling thread."""
+        """The loaded library, with the number of threads set for the calling thread.
+
+        TVM has a separate thread pool per calling thread, so the number is set once in each thread.
+        """
         network: LoadedLibrary | None = getattr(self._caller, "network", None)
         if network is None:
             with self._opening.get():
@@ -633,7 +650,10 @@ def _row(layer: KernelLayer, function: str, pick: Pick, target: Target) -> dict[
 
 
 def _parse_stored(value: Json) -> tuple[int, int]:
-    """Read the manifest entry of a parameter that the network stores in bfloat16.
+    """Parse the manifest entry of a kernel parameter that the network stores in bfloat16.
+
+    Args:
+        value: JSON list of two integers.
 
     Returns:
         The index of the parameter, and the number of channels per block.
@@ -643,7 +663,16 @@ def _parse_stored(value: Json) -> tuple[int, int]:
 
 
 def _attention(number: int, joined: JoinedAttention) -> dict[str, Json]:
-    """Return the additional manifest entries of a layer that is part of an attention function."""
+    """Return the manifest entries that mark a layer as part of a fused attention function.
+
+    Args:
+        number: index of the layer.
+        joined: the attentions that were fused.
+
+    Returns:
+        For the second product of an attention, the name of the fused function. For the first
+        product, the index of the second product's layer. Empty for any other layer.
+    """
     if number in joined.functions:
         return {"attention": joined.functions[number]}
     return {"part_of": joined.scores[number]} if number in joined.scores else {}
@@ -661,7 +690,15 @@ def _moved_json(parameter: int, axes: MovedAxes) -> dict[str, Json]:
 
 
 def _parse_moved(row: Mapping[str, Json]) -> Moved:
-    """Convert a manifest row from `_moved_json` to arguments of `LoadedLibrary.function`."""
+    """Parse the manifest entry of a kernel parameter whose axes are permuted in the network.
+
+    Args:
+        row: the entry, as `_moved_json` writes it.
+
+    Returns:
+        The index of the parameter, its shape in the network and the permutation of its axes, as
+        `LoadedLibrary.function` takes them.
+    """
     shape, axes = (list(map(as_int, as_list(row[key]))) for key in ("shape", "axes"))
     return as_int(row["parameter"]), shape, axes
 

@@ -118,7 +118,12 @@ def samples_of(source: SourceModel) -> list[NetworkSample]:
 
 
 def to_float16(outputs: Feed, halves: Collection[str]) -> dict[str, Array]:
-    """Convert the outputs named in `halves` to float16."""
+    """Return a copy of a network's outputs in which some are converted to float16.
+
+    Args:
+        outputs: arrays by name.
+        halves: names of the outputs to convert.
+    """
     with np.errstate(over="ignore"):
         return {
             name: array.astype(np.float16) if name in halves else array
@@ -178,7 +183,10 @@ def decisive_samples(
 def unchecked_outputs(samples: Sequence[NetworkSample]) -> list[str]:
     """Return the names of outputs that have the same values on all samples.
 
-    Such an output does not show whether the library computes it from the inputs.
+    A comparison of such an output does not show whether the library computes it from the inputs.
+
+    Args:
+        samples: samples with the outputs of the source model.
     """
     first = samples[0].outputs
     return [
@@ -261,7 +269,11 @@ def magnitude(size: float, tolerance: float) -> float:
 
 
 def pack_samples(samples: Sequence[NetworkSample]) -> bytes:
-    """Serialise samples for the artifact."""
+    """Serialise samples as the content of the artifact's file `check.npz`.
+
+    Args:
+        samples: the samples, with inputs and outputs.
+    """
     arrays: dict[str, Array] = {}
     for number, sample in enumerate(samples):
         prefix = f"sample {number} {sample.kind} " if number else ""

@@ -171,7 +171,13 @@ class Artifact:
     def _read(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """Return the inputs of the part up to the last layer.
 
-        Raises `InputError` if an input is missing or has another shape or type.
+        Inputs that only the onnxruntime regions after it read are left out.
+
+        Args:
+            inputs: inputs of the network by name.
+
+        Raises:
+            InputError: an input is missing or has another shape or type.
         """
         if self.inputs is self._order.inputs:
             return inputs
@@ -234,8 +240,8 @@ class Artifact:
     ) -> list[dict[str, Array]]:
         """Run several images with overlapping work, on one accelerator.
 
-        While the CPU works on one image, the accelerator runs a segment of another image, as
-        planned.
+        While the CPU works on one image, the accelerator runs a segment (a sequence of layers) of
+        another image, as planned.
 
         Args:
             images: arrays as for `run`, one mapping per image.
@@ -258,8 +264,8 @@ class Artifact:
         """Return the simulated times and the energy of the accelerator. This runs no inference.
 
         Args:
-            cpu_seconds: measured seconds of each island on this machine's CPU, by name of the
-                island.
+            cpu_seconds: measured seconds of each island (a group of operators that the CPU runs) on
+                this machine's CPU, by name of the island.
 
         Returns:
             The profile.
@@ -500,7 +506,15 @@ def _count(value: Json) -> int:
 
 
 def _island_seconds(manifest: Mapping[str, Json]) -> list[float | None]:
-    """Return the estimated seconds of each island; None for an island without an estimate."""
+    """Return the estimated seconds of each island, a group of operators that the CPU runs.
+
+    Args:
+        manifest: the manifest of the artifact.
+
+    Returns:
+        One estimate per island, in the order of the manifest; None for an island without an
+        estimate.
+    """
     estimates = [
         as_object(island).get("estimated_seconds") for island in as_list(manifest.get("cpu", []))
     ]

@@ -126,12 +126,24 @@ def write_folder(
 
 
 def is_code(name: str) -> bool:
-    """Return whether a file of an artifact contains machine code, judged by its name."""
+    """Return whether a file of an artifact contains machine code.
+
+    Args:
+        name: name of the file, by whose ending this is judged.
+    """
     return name.endswith(".so")
 
 
 def _signed(manifest: Mapping[str, Json], folder: Path) -> dict[str, Json]:
-    """Return the signature entry of a manifest, or the reason why it cannot be signed."""
+    """Sign a manifest, and return the entry that is added to it.
+
+    Args:
+        manifest: the manifest.
+        folder: folder of the artifact.
+
+    Returns:
+        The entry with the signature, or an entry with the reason why the manifest cannot be signed.
+    """
     try:
         return {SIGNATURE: sign(manifest, folder)}
     except SigningError as error:

@@ -82,14 +82,22 @@ class SteadyState:
 
 
 def busy(stages: Sequence[PipelineStage], resource: Resource) -> float:
-    """Return the seconds for which one image occupies a resource, summed over its stages."""
+    """Return the seconds for which one image occupies a resource, summed over its stages.
+
+    Args:
+        stages: stages of an image.
+        resource: "cpu" or "accelerator".
+    """
     return sum(stage.nanoseconds for stage in stages if stage.resource == resource) / 1e9
 
 
 def bound(stages: Sequence[PipelineStage]) -> float:
     """Return a lower bound on the seconds between the ends of successive images.
 
-    The resource that an image occupies for the longest time limits the throughput.
+    The bound is the time for which an image occupies the busier resource.
+
+    Args:
+        stages: stages of an image.
     """
     return max(busy(stages, "cpu"), busy(stages, "accelerator"))
 
@@ -227,10 +235,13 @@ class _Simulation:
 
 
 def steady_states(stages: Sequence[PipelineStage]) -> list[SteadyState]:
-    """Return the steady states for one image in flight, for two, and so on.
+    """Return the steady states of a pipeline with one image in flight, with two, and so on.
 
     The list ends with the first number of images whose interval is within 1 % of the lower bound,
     or with 16 images.
+
+    Args:
+        stages: stages of an image.
     """
     states: list[SteadyState] = []
     for in_flight in range(1, MOST_IN_FLIGHT + 1):
@@ -330,7 +341,11 @@ class PipelinePlan:
         return self.taken.dram_bytes - self.choices[0].dram_bytes
 
     def busy(self, resource: Resource) -> float:
-        """Return the seconds for which an image occupies a resource."""
+        """Return the seconds for which an image occupies a resource, summed over its stages.
+
+        Args:
+            resource: "cpu" or "accelerator".
+        """
         return busy(self.stages, resource)
 
 
@@ -342,7 +357,7 @@ def plan_pipeline(
     Args:
         order: the steps of the artifact.
         program: the accelerator's program, which has memory for several images.
-        cycles: cycles of each segment.
+        cycles: cycles of each segment, a sequence of layers on the accelerator.
         clock_hz: clock frequency of the accelerator in Hz.
         cpu: times on the CPU.
 
@@ -361,7 +376,8 @@ def plan_pipeline(
 def stages_of(order: Order, segments: Sequence[float], cpu: CpuTimes) -> list[PipelineStage]:
     """Return the pipeline stages of an image.
 
-    Unpacking, islands and packing between two segments form a single stage on the CPU.
+    A segment is a sequence of layers on the accelerator. Between two segments, the CPU unpacks
+    tensors, runs islands (groups of operators) and packs tensors. This work forms a single stage.
 
     Args:
         order: the steps of the artifact.
@@ -414,13 +430,13 @@ def run_images(
 ) -> list[dict[str, Array]]:  # fmt: skip
     """Run several images, in the order in which the plan starts their stages.
 
-    The simulated accelerator runs one stage at a time, so segments of one image run between those
-    of another image.
+    The simulated accelerator runs one stage at a time, so sequences of layers (segments) of one
+    image run between those of another image.
 
     Args:
         order: the steps of the artifact.
         program: the accelerator's program.
-        cpu: function that runs an island.
+        cpu: function that runs an island, a group of operators on the CPU.
         images: input arrays by name, one mapping per image.
         stages: stages of an image.
         in_flight: maximum number of images in flight.

@@ -27,7 +27,7 @@ PREFIX, SUFFIX = "region", ".onnx"
 def write_regions(
     inner: Iterable[RegionModel], last: Iterable[RegionModel], files: dict[str, bytes]
 ) -> list[Json]:
-    """Add the models of regions to the files of an artifact.
+    """Add the models of regions, which onnxruntime runs, to the files of an artifact.
 
     Args:
         inner: regions that compiled code calls, in the order of their numbers.
@@ -58,7 +58,10 @@ def write_regions(
 
 
 def refuse_regions(folder: Path) -> None:
-    """Check that a C program can run an artifact, which must then not need onnxruntime.
+    """Check that an artifact needs no onnxruntime, so that a C program can run it.
+
+    Args:
+        folder: folder of the artifact.
 
     Raises:
         ArtifactError: onnxruntime runs some operators of the artifact.
@@ -143,7 +146,7 @@ class ArtifactRegions:
         return made
 
     def time_last(self, known: Mapping[str, Array], times: int) -> float:
-        """Return the median duration in seconds of the regions that come after all compiled code.
+        """Return the median duration in seconds of the onnxruntime regions after all compiled code.
 
         Args:
             known: inputs of the network and outputs of the compiled code, arrays by name.

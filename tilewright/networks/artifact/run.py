@@ -84,7 +84,7 @@ class Profile:
 
     @property
     def cycles(self) -> int:
-        """Total cycles of all segments."""
+        """Total cycles of all segments, the sequences of layers on the accelerator."""
         return sum(self.segments)
 
     @property
@@ -94,13 +94,13 @@ class Profile:
 
     @property
     def cpu_milliseconds(self) -> float:
-        """Time of the islands in milliseconds, on this machine's CPU."""
+        """Time of the operators that the CPU runs, in milliseconds on this machine."""
         return sum(self.cpu_seconds.values()) * 1e3
 
 
 @dataclass(frozen=True)
 class Island:
-    """Operators that the CPU runs between segments.
+    """A group of operators that the CPU runs between sequences of layers on the accelerator.
 
     Attributes:
         name: name of the island.
@@ -116,6 +116,8 @@ class Island:
 @dataclass(frozen=True, eq=False)
 class Order:
     """Execution order of an artifact: segments on the accelerator and islands on the CPU.
+
+    A segment is a sequence of layers, and an island is a group of operators.
 
     Attributes:
         steps: the steps, each ("segment", index of the segment) or ("cpu", index of the island).
@@ -162,6 +164,8 @@ class Inference:
     def run(self, step: int, segment: RunSegment, cpu: RunCpu) -> None:
         """Run one step.
 
+        A step is a sequence of layers on the accelerator or a group of operators on the CPU.
+
         Args:
             step: index of the step.
             segment: function that runs a segment.
@@ -195,7 +199,7 @@ def infer(
     Args:
         order: the steps of the artifact.
         program: the accelerator's program.
-        cpu: function that runs an island.
+        cpu: function that runs an island, a group of operators on the CPU.
         inputs: input arrays by name, in the shapes of the network.
 
     Returns:
@@ -231,7 +235,12 @@ class ExactInputs:
     def fit(self, inputs: Mapping[str, Array]) -> bool:
         """Return whether arrays have exactly the expected names, shapes and element types.
 
-        The result is False for networks with inputs that are not tensors.
+        Args:
+            inputs: arrays by name.
+
+        Returns:
+            True if they can be used without conversion. Always False for networks with inputs that
+            are not tensors.
         """
         if self._has_containers or len(inputs) != self._count:
             return False
@@ -351,7 +360,15 @@ def _tensor(order: Order, tensors: dict[str, Array], name: str) -> Array:
 
 
 def _result(order: Order, tensors: dict[str, Array], value: Value) -> Array:
-    """Return an output of the network, converted from its int8 tensor if necessary."""
+    """Return an output of the network as an array with the output's shape and element type.
+
+    An output that only exists as int8 is converted to its own element type.
+
+    Args:
+        order: the steps of the artifact.
+        tensors: the tensors that exist, by name.
+        value: name, shape and element type of the output.
+    """
     result = tensors.get(value.name)
     if result is None or (result.dtype == np.int8 and value.dtype != "int8"):
         result = _tensor(order, tensors, order.results[value.name])
@@ -369,6 +386,8 @@ _OF_INT8 = ("int8", "uint8")
 
 def check_order(order: Order, ports: Ports) -> None:
     """Check that an execution order is consistent with the segments' inputs and outputs.
+
+    A segment is a sequence of layers that the accelerator runs as one program.
 
     Args:
         order: the execution order.
@@ -391,7 +410,9 @@ def check_order(order: Order, ports: Ports) -> None:
 class _Tensors:
     """Checker of an execution order, which tracks the tensors that exist after each step.
 
-    It stores the number of elements and the element type of each tensor.
+    Attributes:
+        order: the execution order to check.
+        known: number of elements and element type of each tensor that exists, by name.
     """
 
     def __init__(self, order: Order) -> None:
@@ -425,10 +446,14 @@ class _Tensors:
             self.known[port.name] = _elements(port), port.dtype
 
     def _need(self, name: str) -> tuple[int, str]:
-        """Return the size and type of a tensor that a step reads.
+        """Return the number of elements and the element type of a tensor that a step reads.
 
-        If the tensor does not exist yet, the host has to be able to quantise it. Raises
-        `ValueError` otherwise.
+        Args:
+            name: name of the tensor. If it does not exist yet, the host has to be able to quantise
+                it.
+
+        Raises:
+            ValueError: the tensor does not exist and cannot be quantised.
         """
         if name not in self.known:
             value = self._value(name)
@@ -441,7 +466,14 @@ class _Tensors:
         return self.known[name]
 
     def _result(self, value: Value) -> None:
-        """Check that an output exists or can be converted from its int8 tensor."""
+        """Check that an output of the network exists or can be converted from its int8 tensor.
+
+        Args:
+            value: name, shape and element type of the output.
+
+        Raises:
+            ValueError: the output cannot be produced, or has another size.
+        """
         result = self.known.get(value.name)
         if result is None or (result[1] == "int8" and value.dtype != "int8"):
             held = self.order.results.get(value.name, "")

@@ -64,7 +64,12 @@ def join_outputs(outputs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
 
 
 def _images(value: Value, array: Array) -> int:
-    """Return the number of images in an array; 1 if its shape does not fit."""
+    """Return the number of images in an array, which is 1 if the shape fits no number of images.
+
+    Args:
+        value: the input of the network, whose shape holds one image.
+        array: the array, with images along its first axis.
+    """
     if array.ndim != len(value.shape) or not array.ndim or array.shape[1:] != value.shape[1:]:
         return 1
     own = value.shape[0]

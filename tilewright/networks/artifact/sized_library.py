@@ -62,7 +62,11 @@ class Fit:
     crops: Mapping[str, tuple[slice, ...]]
 
     def crop_outputs(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the outputs without the part that results from padding."""
+        """Return the outputs of the library without the part that results from padding the inputs.
+
+        Args:
+            outputs: outputs of the library by name.
+        """
         return {
             name: array[self.crops[name]] if name in self.crops else array
             for name, array in outputs.items()
@@ -186,9 +190,13 @@ class SizedLibrary:
         return Fit(library, padded, crops)
 
     def _given_sizes(self, inputs: Mapping[str, Array]) -> dict[str, int]:
-        """Return the size of each dynamic dimension in the inputs.
+        """Return the size of each dynamic dimension in the inputs, by name of the dimension.
 
-        Raises `InputError` if an input is missing or does not fit, or if inputs disagree on a size.
+        Args:
+            inputs: arrays by input name.
+
+        Raises:
+            InputError: an input is missing or does not fit, or inputs disagree on a size.
         """
         result: dict[str, int] = {}
         for value in self.inputs:
@@ -229,7 +237,14 @@ class SizedLibrary:
         )
 
     def _reason_against_padding(self, name: str) -> str:
-        """Return the manifest's reason why a dimension must not be padded, "" if there is none."""
+        """Return the manifest's reason why inputs must not be padded along a dimension.
+
+        Args:
+            name: name of the dynamic dimension.
+
+        Returns:
+            The reason after a colon, to be appended to an error message; "" if there is none.
+        """
         reasons = as_object(self.manifest.get("not_padded", {}))
         return f": {as_text(reasons[name])}" if name in reasons else ""
 
@@ -360,7 +375,12 @@ def _proportional(axis: Sequence[int], at: Sequence[Mapping[str, int]]) -> str:
 
 
 def _pad_array(array: Array, shape: Sequence[int] | None) -> Array:
-    """Pad an array with zeros at the end of each axis; return it unchanged if `shape` is None."""
+    """Pad an array with zeros at the end of each axis.
+
+    Args:
+        array: the array.
+        shape: the shape to reach, or None to return the array unchanged.
+    """
     if shape is None or array.shape == tuple(shape):
         return array
     larger = np.zeros(tuple(shape), array.dtype)

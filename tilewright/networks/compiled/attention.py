@@ -174,7 +174,14 @@ class _Calls:
         }
 
     def attention(self, result: RelaxVar) -> _Attention | None:
-        """Return the attention whose second product writes the variable `result`, or None."""
+        """Return the attention whose second product writes a variable.
+
+        Args:
+            result: the variable.
+
+        Returns:
+            The attention, or None if the variable is not the result of one that is worth fusing.
+        """
         values = self._product(result)
         if values is None:
             return None
@@ -200,14 +207,20 @@ class _Calls:
         return _is_call(value) and KERNEL in (self._module[value.args[0]].attrs or {})
 
     def _arguments(self, var: RelaxVar) -> list[RelaxExpr]:
-        """Return the arguments of the call that writes a variable."""
+        """Return the arguments of the function call that writes a variable."""
         return list(self._values[var].args[1].fields)
 
     def _writing_call(self, var: RelaxExpr) -> RelaxVar | None:
-        """Return the variable of the call that computes `var`, skipping reshapes in between.
+        """Return the result variable of the function call that computes a value.
 
-        Return None if another kind of operator computes it, or if one of the values on the path has
-        several readers.
+        Reshapes between the call and the value are skipped.
+
+        Args:
+            var: variable of the value.
+
+        Returns:
+            The variable that the call writes. None if an operator other than a call or a reshape
+            computes the value, or if a value on the path has several readers.
         """
         while (value := self._values.get(var)) is not None and self._readers[var] == 1:
             if _is_call(value):
@@ -218,10 +231,11 @@ class _Calls:
         return None
 
     def _product(self, var: RelaxVar) -> AttentionProduct | None:
-        """Return the batched product that writes a variable.
+        """Return the batched matrix product that writes a variable.
 
-        Return None if the variable is written by another function or by a product with an epilogue
-        (fused post-operations).
+        Returns:
+            The product. None if the variable is written by another function, or by a product with
+            an epilogue (fused post-operations).
         """
         value = self._values[var]
         if not self._is_kernel(value):
@@ -234,7 +248,12 @@ class _Calls:
 
 
 def _fit(scores: AttentionProduct, values: AttentionProduct) -> bool:
-    """Return whether two products form an attention whose fusion is possible and worthwhile."""
+    """Return whether two products form an attention whose fusion is possible and worthwhile.
+
+    Args:
+        scores: the product that computes the attention scores.
+        values: the product of the softmax result with the values.
+    """
     first, second = scores.workload, values.workload
     first_shape = first.batch, first.height, first.out_channels
     unmoved = OUT not in scores.moved and DATA not in values.moved
@@ -247,7 +266,15 @@ def _fit(scores: AttentionProduct, values: AttentionProduct) -> bool:
 
 
 def _replace_values(module: IRModule, new: dict[RelaxVar, RelaxExpr]) -> IRModule:
-    """Replace the values of variables in `main`, and remove functions that are no longer called."""
+    """Replace the values of variables in a module's `main`.
+
+    Args:
+        module: the module, which is changed. Functions that are no longer called are removed.
+        new: the new values by variable.
+
+    Returns:
+        The changed module.
+    """
     old = module["main"]
     blocks = [
         type(block)([
@@ -351,6 +378,9 @@ def _shares(w: Workload) -> Iterator[int]:
 
     The candidates are divisors of the number of rows, in descending order from the largest number
     of rows whose scores fit into the cache. The last candidate is the number of all rows.
+
+    Args:
+        w: workload of the product that computes the scores.
     """
     most = max(FEWEST_ROWS, SCORES // (4 * w.out_channels))
     fits = range(min(most, w.height), FEWEST_ROWS - 1, -1)
@@ -393,16 +423,26 @@ class _Rows:
         return [*scores.params[:OUT], *middle_params, *values.params[WEIGHTS:]]
 
     def _middle(self, between: RowsBetween, lanes: int) -> PrimFunc | None:
-        """Return the function between the products, restricted to `rows` rows.
+        """Return the function between the two products, restricted to the rows of a task.
 
-        Return None if the function does not compute each row of its result from the same row of
-        scores.
+        Args:
+            between: the function, which contains the softmax.
+            lanes: number of float32 values per vector.
+
+        Returns:
+            The function for `rows` rows, with the index of the first row as a parameter. None if a
+            row of the result depends on other rows of the scores.
         """
         whole = self._heads * self._height, self._columns
         return rows_of_task(between.function, lanes, self._rows, whole, between.scores)
 
     def _middle_statements(self, middle: PrimFunc, between: RowsBetween) -> Statement:
-        """Return the statements between the products, which operate on the buffers of a task."""
+        """Return the statements between the products, which operate on the buffers of a task.
+
+        Args:
+            middle: the function that `_middle` returned.
+            between: the function from which it was derived.
+        """
         *middle_params, softmax, first = middle.params
         body = _with_variable(middle.body, first, self._row())
         for old, new in ((middle_params[between.scores], self._scores), (softmax, self._softmax)):
@@ -417,7 +457,7 @@ class _Rows:
         self, product: AttentionProduct, params: Sequence[TirBuffer],
         body: Statement, task_buffers: Mapping[int, tuple[TirBuffer, FindPlace]],
     ) -> Statement:  # fmt: skip
-        """Return the statements of a kernel, adapted to the buffers of the fused function.
+        """Return a kernel's statements, rewritten to use the fused function's buffers.
 
         Args:
             product: the product that the kernel computes.
@@ -434,7 +474,7 @@ class _Rows:
         return body
 
     def _flat_index(self, indices: Place) -> Place:
-        """Return the index in a task's 1-D buffer for the indices (head, row, column)."""
+        """Convert indices (head, row, column) to the index in a task's 1-D buffer."""
         return [indices[1] * self._columns + indices[2]]
 
     def _place(self, number: int, axes: MovedAxes | None) -> FindPlace:
@@ -453,7 +493,11 @@ class _Rows:
         return find_place
 
     def _map_indices(self, whole: TirBuffer) -> FindPlace:
-        """Return a function that maps indices of a tensor of all rows to a task's 1-D buffer."""
+        """Return a function that maps indices in a tensor of all rows to a task's buffer.
+
+        Args:
+            whole: buffer of the tensor of all rows. The buffer of the task is one-dimensional.
+        """
         begin = self._row() * self._columns
 
         def find_place(indices: Place) -> Place:

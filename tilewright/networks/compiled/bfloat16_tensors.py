@@ -36,8 +36,8 @@ class Bfloat16Tensors:
         flat: the network as a flat list of operators.
         layers: the layers with kernels.
         kernels: code of each workload's kernel.
-        taps: frames that kernels read in place of gathered images, by variable of the gathered
-            image.
+        taps: for each image that is gathered from the frames of a volume and that a kernel can read
+            directly from them, the description of these frames. Keys are variables of the images.
 
     Attributes:
         beside: operators that rearrange channels to pixels, by variable of their result.
@@ -69,9 +69,9 @@ class Bfloat16Tensors:
     def __contains__(self, var: RelaxVar) -> bool:
         """Return whether the tensor of a variable is stored in bfloat16.
 
-        This requires that the tensor is an image and not a result of the network, that all of its
-        readers can read bfloat16, and that the tensor is stored in memory at all (operators that
-        TVM fuses do not store the values between them).
+        The tensor must be an image and must not be a result of the network. All of its readers must
+        be able to read bfloat16. It must be stored in memory at all; operators that TVM fuses do
+        not store the values between them.
         """
         if not self._any or not self._is_image(var):
             return False
@@ -121,7 +121,7 @@ class Bfloat16Tensors:
         return max(wanted) if max(wanted) and fits else 0
 
     def _data(self, layer: KernelLayer) -> RelaxVar:
-        """Return the variable that a layer's kernel reads as its data: the image or its frames."""
+        """Return the variable of the image or frames that a layer's kernel reads."""
         taps = self._taps.get(layer.data)
         return layer.data if taps is None else taps.source
 
@@ -130,7 +130,12 @@ class Bfloat16Tensors:
         return binding is not None and binding.shape is not None and len(binding.shape) == 4
 
     def _reads(self, user: Binding, var: RelaxVar) -> bool:
-        """Return whether an operator can read the given variable in bfloat16."""
+        """Return whether an operator can read a variable in bfloat16.
+
+        Args:
+            user: an operator that reads the variable.
+            var: the variable.
+        """
         layer = self._layers.get(user.var)
         if layer is not None:
             read = (self._data(layer), *layer.added)
@@ -139,11 +144,15 @@ class Bfloat16Tensors:
         return user.op in WIDENED or (self._only_moves(user) and user.var in self)
 
     def _is_moved(self, var: RelaxVar) -> bool:
-        """Return whether a kernel or a data movement writes the variable to memory."""
+        """Return whether a kernel or a data movement writes a variable to memory."""
         return var in self._layers or self._only_moves(self._flat.by_var[var])
 
     def _is_kept(self, user: Binding) -> bool:
-        """Return whether an operator reads its input from memory because TVM does not fuse it."""
+        """Return whether an operator reads its input from memory, because TVM does not fuse it.
+
+        Args:
+            user: the operator. Kernels and operators that only move data are not fused.
+        """
         return user.var in self._layers or self._only_moves(user)
 
     def _only_moves(self, binding: Binding) -> bool:

@@ -237,7 +237,8 @@ def put_beside(packed: RelaxExpr, beside: PixelsBeside) -> Callable[[Tensor], Te
     """Return a TE function that rearranges channels of a packed image to pixels.
 
     The function maps (n, rows * columns * o / block, h, w, block) to (n, o / block, h * rows, w *
-    columns, block).
+    columns, block). The source channels are ordered by row of the pixel, then column, then result
+    channel, as in ONNX's DepthToSpace with mode DCR.
 
     Args:
         packed: the packed source image, from which the sizes are read.

@@ -136,7 +136,11 @@ def scheduled(function: PrimFunc, lanes: int) -> PrimFunc:
 
 
 def _by_rows(sch: Schedule, lanes: int) -> PrimFunc | None:
-    """Return the function rewritten as loops over rows, or None if it does not reduce rows."""
+    """Rewrite the schedule's function as loops over the rows of its tensors.
+
+    Returns:
+        The function; None if it does not reduce rows, as a softmax does.
+    """
     blocks = [sch.get(sch.get_sblock(name)) for name in _blocks(sch)]
     try:
         return by_rows(sch.mod["main"], blocks, lanes, WORTH_THREADS)
@@ -145,7 +149,7 @@ def _by_rows(sch: Schedule, lanes: int) -> PrimFunc | None:
 
 
 def _blocks(sch: Schedule) -> list[str]:
-    """Return the names of the function's blocks (one per loop nest), in order."""
+    """Return the names of the function's TensorIR blocks (one per loop nest), in order."""
     root = sch.get_sblock("root")
     return [str(sch.get(block).name_hint) for block in sch.get_child_blocks(root)]
 
@@ -163,7 +167,15 @@ def _inline(sch: Schedule) -> None:
 
 
 def _schedule(sch: Schedule, block: Block) -> None:
-    """Schedule one loop nest; raise `ScheduleError` or `ValueError` if that is impossible."""
+    """Schedule one loop nest: vectorise the innermost loop, and run the outer loops in parallel.
+
+    Args:
+        sch: the schedule, which is changed.
+        block: the TensorIR block of the loop nest.
+
+    Raises:
+        ScheduleError, ValueError: TVM cannot apply a step.
+    """
     loops = sch.get_loops(block)
     if not loops:
         return

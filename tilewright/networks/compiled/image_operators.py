@@ -136,7 +136,12 @@ def _plus(one: Expression, other: Expression) -> Expression:
 
 
 def _nearest_pixel(place: Pixel, size: Sequence[int]) -> Pixel:
-    """Return the image pixel that is nearest to a position, which may lie in the padding."""
+    """Return the pixel of an image that is nearest to a position.
+
+    Args:
+        place: row and column of the position, which may lie in the padding around the image.
+        size: rows and columns of the image.
+    """
     row, column = (tirx.max(tirx.min(at, of - 1), 0) for at, of in zip(place, size, strict=True))
     return row, column
 
@@ -328,10 +333,14 @@ def _response_of(flat: FlatGraph, quotient: Binding) -> LocalResponse | None:
 
 
 def _response_window(pool: Binding) -> int:
-    """Return a 3-D pool's window size along the channels, or 0 if it reduces other axes, too.
+    """Return the number of neighbouring channels over which a 3-D average pool sums.
 
-    The result is also 0 if the strides, the dilation or the padding do not fit a local response
-    normalisation.
+    Args:
+        pool: the pool, which is one of the operators of a local response normalisation.
+
+    Returns:
+        The number of channels. 0 if the pool also reduces rows or columns, or if its strides,
+        dilation or padding are not those of a local response normalisation.
     """
     attrs, (n, one, *_) = pool.value.attrs, pool.shape or (0, 0)
     size = int(attrs.pool_size[0])

@@ -197,7 +197,11 @@ class _RewrittenMain:
         self.frames: list[bool] = []
 
     def kernel(self, layer: KernelLayer) -> None:
-        """Emit a call of a layer's kernel on packed tensors."""
+        """Append a call of a layer's kernel, which reads and writes packed tensors.
+
+        Args:
+            layer: the layer.
+        """
         code = self._kernels[layer.workload]
         wanted = [shape_of_parameter(parameter) for parameter in code.function.params]
         moved: list[tuple[int, MovedAxes]] = []
@@ -257,7 +261,13 @@ class _RewrittenMain:
         self.frames.append(taps is not None)
 
     def other(self, binding: Binding) -> None:
-        """Emit an operator that TVM compiles, on packed tensors where possible."""
+        """Append an operator without a kernel, which TVM compiles.
+
+        It computes on packed tensors where this is possible.
+
+        Args:
+            binding: the operator in the source network.
+        """
         beside = self._beside.get(binding.var)
         if beside is not None and self._put_beside(binding, beside):
             return
@@ -323,7 +333,11 @@ class _RewrittenMain:
         )
 
     def recurrence(self, recurrence: Recurrence) -> None:
-        """Emit a call of one function that computes all steps of a recurrence."""
+        """Append a call of one function that computes all steps of a recurrence.
+
+        Args:
+            recurrence: the recurrence, such as an unrolled LSTM.
+        """
         gates, *begin = (
             self.tensors.as_plain(var) for var in (recurrence.given, *recurrence.begin)
         )
@@ -349,8 +363,14 @@ class _RewrittenMain:
     def _joined_rows(self, binding: Binding) -> bool:
         """Emit a concatenation of rows, some of which a recurrence wrote into one tensor.
 
-        Consecutive rows of that tensor are taken as one slice. Return False, and emit nothing, if
-        the operator is not such a concatenation.
+        Consecutive rows of that tensor are read as one slice.
+
+        Args:
+            binding: the operator.
+
+        Returns:
+            True if the concatenation was emitted. False, without emitting anything, if the operator
+            is not such a concatenation.
         """
         (parts,), shape = binding.args, binding.shape or ()
         axis = binding.value.attrs.axis
@@ -377,7 +397,13 @@ class _RewrittenMain:
     def _put_beside(self, binding: Binding, beside: PixelsBeside) -> bool:
         """Emit a rearrangement of channels to pixels on packed tensors.
 
-        Return False, and emit nothing, if the rearrangement is not possible on packed tensors.
+        Args:
+            binding: the last operator of the rearrangement.
+            beside: the rearrangement.
+
+        Returns:
+            True if the rearrangement was emitted. False, without emitting anything, if it is not
+            possible on packed tensors.
         """
         narrow = binding.var in self._in_bfloat16
         rearranged = self.tensors.channels_to_pixels(beside, bfloat16=narrow)
@@ -391,7 +417,12 @@ class _RewrittenMain:
         return True
 
     def result(self, expression: RelaxExpr) -> RelaxExpr:
-        """Return the expression of the network's results, in the model's layout."""
+        """Return the expression that the rewritten function returns.
+
+        Args:
+            expression: the result of the source network's `main`. Its variables are replaced by
+                tensors of the rewritten function, in the model's layout.
+        """
         known = {var: self.tensors.as_plain(var) for var in variables(expression)}
         return _replace_variables(expression, known)
 
@@ -400,13 +431,14 @@ class _RewrittenMain:
     ) -> list[RelaxExpr]:
         """Return the scales that an epilogue reads if the data's scale is only known at run time.
 
-        The result consists of the array of `targets.steps.quantised.pack_scales`, into which the
-        zero point is inserted, and of one scale per channel.
-
         Args:
-            constants: the array of `pack_scales` and the scales of the weights, one per channel.
+            constants: the array of `targets.steps.quantised.pack_scales`, and the scales of the
+                weights, one per channel.
             scale: scale of the data.
             zero: zero point of the data.
+
+        Returns:
+            The array with the zero point inserted, and for each channel the product of both scales.
         """
         numbers, scales = constants
         scale, zero = self.tensors.as_plain(scale), self.tensors.as_plain(zero)
@@ -515,10 +547,14 @@ def shape_of_parameter(parameter: TirBuffer) -> tuple[int, ...]:
 
 
 def _with_zero(numbers: Tensor, zero: Tensor) -> Tensor:
-    """Store the bits of an integer zero point in the first element of an array of scales.
+    """Return an array of scales in which the first element holds the bits of an integer zero point.
 
     The result has the form that `targets.steps.quantised.pack_scales` produces for a zero point
     that is known at compile time.
+
+    Args:
+        numbers: the array of scales, float32.
+        zero: the zero point, a tensor with one element.
     """
     bits = tirx.reinterpret("float32", tirx.Cast("int32", zero[(0,) * zero.ndim]))
     return te.compute(
@@ -527,7 +563,12 @@ def _with_zero(numbers: Tensor, zero: Tensor) -> Tensor:
 
 
 def _in_blocks(shape: tuple[int, ...], block: int) -> tuple[int, ...]:
-    """Return the shape of a packed tensor after its block size is changed."""
+    """Return the shape of a packed tensor after a change of its block size.
+
+    Args:
+        shape: shape (n, c / old block, h, w, old block).
+        block: the new number of channels per block.
+    """
     n, count, height, width, old_block = shape
     return n, count * old_block // block, height, width, block
 
@@ -541,7 +582,12 @@ def _constant(array: Array) -> RelaxConstant:
 
 
 def _replace_variables(value: RelaxExpr, known: Mapping[RelaxVar, RelaxExpr]) -> RelaxExpr:
-    """Return an expression in which variables are replaced by other expressions."""
+    """Return an expression in which variables are replaced by other expressions.
+
+    Args:
+        value: the expression.
+        known: replacement of each variable. Variables without a replacement remain.
+    """
     if isinstance(value, relax.Var):
         return known.get(value, value)
     if isinstance(value, relax.Tuple):

@@ -150,7 +150,17 @@ def _layer(
 def _quantised_layer(
     flat: FlatGraph, match: Match, call: FusedCall, workload: Workload
 ) -> KernelLayer | None:
-    """Return a layer whose kernel reads integers, or None if its constants are unknown."""
+    """Convert a matched quantised layer to a layer whose kernel reads integers.
+
+    Args:
+        flat: the network.
+        match: the matched operators.
+        call: the same layer, described in terms of the source model.
+        workload: workload of the kernel.
+
+    Returns:
+        The layer, or None if its weights, bias or quantisation are not known at compile time.
+    """
     anchor, steps = match.anchor, quantised_steps(call)
     links = (*match.chain, *further_links(flat, match))[: len(steps)]
     weights, bias = integer_weights(flat, anchor), _bias(flat, links, workload.out_channels)
@@ -175,7 +185,16 @@ def _quantised_layer(
 
 
 def _bias(flat: FlatGraph, links: Sequence[Link], channels: int) -> Float32 | None:
-    """Return the sum of all biases, of shape (o,), or None if a bias is not a known constant."""
+    """Return the sum of all biases of a layer, float32 of shape (channels,).
+
+    Args:
+        flat: the network.
+        links: the steps that are fused into the layer. Those of kind `bias` are added up.
+        channels: number of output channels.
+
+    Returns:
+        The sum, or None if a bias is not a known constant.
+    """
     total = np.zeros(channels)
     for link in links:
         if link.kind != "bias":
@@ -188,7 +207,11 @@ def _bias(flat: FlatGraph, links: Sequence[Link], channels: int) -> Float32 | No
 
 
 def _added_variables(links: Sequence[Link]) -> tuple[RelaxVar, ...]:
-    """Return the variables that the additions among the fused steps add to the result."""
+    """Return the variables that the `add` steps of a layer add to its result.
+
+    Args:
+        links: the steps that are fused into the layer.
+    """
     return tuple(link.binding.args[1 - link.position] for link in links if link.kind == "add")
 
 
@@ -281,10 +304,17 @@ def _with_activation(
 
 
 def _regions(flat: FlatGraph, source: Binding) -> Iterator[tuple[Binding, ...]]:
-    """Yield groups of operators that depend only on a layer's result, the largest group first.
+    """Yield groups of operators that could be the activation function after a layer.
 
-    The operators of a group are in execution order. Only the result of the last operator has
-    readers outside the group.
+    All operators of a group depend only on the layer's result and on constants, and only the last
+    operator's result is read outside the group. The largest group comes first.
+
+    Args:
+        flat: the network.
+        source: the operator that writes the layer's result.
+
+    Yields:
+        The operators of a group, in execution order.
     """
     inside: dict[RelaxVar, Binding] = {}
     known = {source.var}
@@ -327,7 +357,15 @@ def _is_inside(flat: FlatGraph, binding: Binding, known: set[RelaxVar], source: 
 
 
 def _constant(flat: FlatGraph, value: RelaxExpr) -> float | None:
-    """Return the value of a scalar constant, or None for anything else."""
+    """Return the value of a scalar constant.
+
+    Args:
+        flat: the network.
+        value: an expression or a plain value, such as the bound of a clip.
+
+    Returns:
+        The value, or None if `value` is not a scalar constant.
+    """
     number = getattr(value, "value", None)  # bounds of a clip are plain values
     if isinstance(number, (int, float)):
         return float(number)

@@ -198,9 +198,12 @@ def compiling_functions(target: TvmTarget, pipeline: str, folder: Path) -> Pass:
 
 
 def _groups(functions: Functions) -> Sequence[Functions]:
-    """Divide the functions into groups that are compiled in parallel, on one thread per group.
+    """Divide functions into groups that are compiled in parallel, on one thread per group.
 
     Functions are assigned to the groups in turn, in the order of the module.
+
+    Args:
+        functions: the functions of a module, by global variable.
     """
     ordered = list(functions.items())
     return [dict(ordered[first::GROUPS]) for first in range(min(GROUPS, len(ordered)))]
@@ -217,6 +220,6 @@ def _calling_by_name(graph: RelaxFunction, functions: Functions) -> RelaxFunctio
 
 
 def _symbol(function: PrimFunc) -> str:
-    """Return the name under which a function is linked. Lowering the module has set it."""
+    """Return the symbol name under which a lowered function is linked."""
     assert function.attrs is not None
     return str(function.attrs["global_symbol"])

@@ -198,9 +198,10 @@ class _TensorsOfThread:
         return kept[1]
 
     def outputs(self, given: Sequence[RuntimeTensor], made: list[Array]) -> list[Array]:
-        """Replace the outputs that share memory with an input by copies.
+        """Replace each output that shares memory with an input by a copy.
 
-        The first call determines which outputs share memory; this is the same for every call.
+        The first call determines which outputs share memory with an input. Later calls rely on
+        this.
 
         Args:
             given: tensors of the inputs.

@@ -52,7 +52,7 @@ FindPlace = Callable[[Place], Place]
 
 @dataclass(frozen=True)
 class MovedAxes:
-    """A tensor whose axes the network permutes before or after a product.
+    """Permutation of a tensor's axes that the network applies before or after a product.
 
     The last axis always stays last, so that vectors are contiguous.
 
@@ -83,7 +83,10 @@ class MovedAxes:
         """Convert indices of the product's operand or result to indices of the tensor in memory.
 
         Args:
-            indices: batch, row and column.
+            indices: indices of the batch, the row and the column, as TensorIR expressions.
+
+        Returns:
+            One expression per axis of `shape`.
         """
         rest, batch_indices = indices[0], []
         for size in reversed(self.moved[:-2]):
@@ -145,11 +148,14 @@ def _moved_axes(binding: Binding) -> tuple[RelaxVar, MovedAxes] | None:
 
 
 def on_moved(function: PrimFunc, moved: Sequence[tuple[int, MovedAxes]]) -> PrimFunc:
-    """Return a kernel's function that accesses tensors with permuted axes in place.
+    """Rewrite a kernel's function so that it reads and writes tensors with permuted axes in place.
 
     Args:
         function: the kernel's function.
-        moved: (parameter number, permutation) of each such tensor.
+        moved: (parameter number, permutation) of each parameter whose axes the network permutes.
+
+    Returns:
+        The rewritten function, in which these parameters have the shape of the tensor in memory.
     """
     params, body = list(function.params), function.body
     for number, axes in moved:
@@ -278,10 +284,16 @@ def _taps(flat: FlatGraph, data: RelaxVar) -> FrameTaps | None:
 
 
 def _single_reader(flat: FlatGraph, var: RelaxVar, operator: str) -> Binding | None:
-    """Return the operator that writes a variable, provided that the variable has a single reader.
+    """Return the operator that writes a variable, if it has the given type and a single reader.
 
-    Return None if the operator has another name, or if the variable has several readers or is a
-    result of the network.
+    Args:
+        flat: the network.
+        var: the variable.
+        operator: expected operator name, such as "relax.reshape".
+
+    Returns:
+        The operator. None if it has another name, or if the variable has several readers or is a
+        result of the network.
     """
     binding = flat.by_var.get(var)
     results = variables(flat.module["main"].body.body)
@@ -291,14 +303,16 @@ def _single_reader(flat: FlatGraph, var: RelaxVar, operator: str) -> Binding | N
 
 
 def _line(places: NDArray[np.int64], frames: int) -> tuple[int, int, int] | None:
-    """Return `first`, `step` and `apart` for an array of frame numbers.
+    """Describe frame numbers that are evenly spaced by three numbers.
 
     Args:
-        places: frame numbers of shape (images, taps); −1 stands for padding.
-        frames: number of frames.
+        places: frame number of each tap (position in the window along the depth axis) of each
+            gathered image, of shape (images, taps); −1 stands for padding.
+        frames: number of frames in the volume.
 
     Returns:
-        The three numbers, or None if the frame numbers are not evenly spaced.
+        The values `first`, `step` and `apart` of `FrameTaps`, or None if the frame numbers are not
+        evenly spaced.
     """
     step, apart = (_difference(places, axis) for axis in (0, 1))
     if step is None or apart is None or (places < 0).all():
@@ -311,7 +325,15 @@ def _line(places: NDArray[np.int64], frames: int) -> tuple[int, int, int] | None
 
 
 def _difference(places: NDArray[np.int64], axis: int) -> int | None:
-    """Return the difference of neighbouring frame numbers along an axis, or None if unknown."""
+    """Return the difference of the first two known neighbouring frame numbers along an axis.
+
+    Args:
+        places: frame numbers of shape (images, taps); −1 stands for padding.
+        axis: 0 to compare images, 1 to compare taps.
+
+    Returns:
+        The difference. 0 if the axis has a single element. None if no two neighbours are known.
+    """
     if places.shape[axis] == 1:
         return 0
     before, behind = (places.take(range(*ends), axis) for ends in _pairs(places.shape[axis]))
@@ -324,12 +346,15 @@ def _pairs(size: int) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def reading_frames(function: PrimFunc, taps: FrameTaps) -> PrimFunc:
-    """Return a kernel's function that reads packed frames instead of gathered images.
+    """Rewrite a kernel's function so that it reads packed frames instead of gathered images.
 
     Args:
         function: the kernel's function.
         taps: description of the gathered images. The new data parameter has the shape (frames, c /
             block, h, w, block).
+
+    Returns:
+        The rewritten function.
     """
     function = _in_loops(function)
     old, *other_params = function.params

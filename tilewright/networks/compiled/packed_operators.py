@@ -94,7 +94,7 @@ def packed_result(
 
 
 def reduce_pixels(tensors: PackedTensors, binding: Binding) -> RelaxExpr | None:
-    """Reduce a packed tensor over all of its pixels.
+    """Compute a mean, maximum or minimum over all pixels of a packed tensor.
 
     Args:
         tensors: the tensors of the rewritten network that exist so far.
@@ -126,8 +126,8 @@ def packed_concat(
         bfloat16: store the result in bfloat16.
 
     Returns:
-        The expression and its block size, or None if the tensors cannot be concatenated in this
-        form.
+        The expression and its block size. None if no operand is packed, or if the operands do not
+        consist of whole blocks of channels.
     """
     if binding.shape is None or len(binding.shape) != 4:
         return None
@@ -158,7 +158,7 @@ def packed_norm(
 
     Returns:
         The expression and its block size. None if the input is not packed, if a parameter of the
-        BatchNorm is not constant, or if the BatchNorm has an unsupported form.
+        BatchNorm is not constant, or if it is in training mode or not along the channels.
     """
     data, *arguments = norm.args
     parameters = [value_of(flat, argument) for argument in arguments]
@@ -179,15 +179,21 @@ def packed_norm(
 
 
 def _block(read: int, wide: bool) -> int:
-    """Return the block size of a result, given the block size `read` of the input.
+    """Return the number of channels per block of an operator's result.
 
-    The block size is limited to `FLOAT_BLOCK` unless `wide` is set.
+    Args:
+        read: channels per block of the input.
+        wide: keep the input's block size even if it exceeds `FLOAT_BLOCK`.
     """
     return read if wide else min(read, FLOAT_BLOCK)
 
 
 def _is_by_tensor(binding: Binding) -> bool:
-    """Return whether a quantisation has one constant scale and zero point for the whole tensor."""
+    """Return whether a quantisation has one constant scale and zero point for the whole tensor.
+
+    Args:
+        binding: the operator, whose arguments after the first are the scale and the zero point.
+    """
     return all(
         isinstance(arg, GenericConst) and arg.value.numpy().size == 1 for arg in binding.args[1:]
     )
@@ -282,8 +288,8 @@ def resize_image(tensors: PackedTensors, binding: Binding) -> tuple[RelaxExpr, i
 
     Returns:
         The result and its block size. The block size is 0 if the result has the model's layout,
-        because the channels do not fill vectors. None if the operator is not a linear resize or has
-        an unsupported form.
+        because the channels do not fill vectors. None if the operator is not a linear resize, or if
+        it uses an unsupported coordinate mode, layout or type.
     """
     if binding.op != RESIZE:
         return None
@@ -304,9 +310,17 @@ def resize_image(tensors: PackedTensors, binding: Binding) -> tuple[RelaxExpr, i
 def _resize_to_nearest(
     tensors: PackedTensors, binding: Binding, block: int
 ) -> tuple[RelaxExpr, int] | None:
-    """Resize a packed image with TVM's operator for blocks of channels.
+    """Resize a packed image, copying the nearest source pixel to each result pixel.
 
-    One source position is computed per block of channels. Return None for unsupported forms.
+    One source position is computed per block of channels.
+
+    Args:
+        tensors: the tensors of the rewritten network that exist so far.
+        binding: the operator.
+        block: channels per block.
+
+    Returns:
+        The result and its block size, or None if the operator has an unsupported form.
     """
     attrs = binding.value.attrs
     if attrs.layout != "NCHW" or attrs.coordinate_transformation_mode == "tf_crop_and_resize":
@@ -328,7 +342,17 @@ def _is_over_pixels(binding: Binding) -> bool:
 
 
 def _gather(tensors: PackedTensors, binding: Binding, block: int) -> tuple[RelaxExpr, int] | None:
-    """Gather whole images by constant, non-negative indices; return None for any other gather."""
+    """Gather whole images of a packed batch.
+
+    Args:
+        tensors: the tensors of the rewritten network that exist so far.
+        binding: the Gather operator.
+        block: channels per block.
+
+    Returns:
+        The result and its block size. None if the operator gathers along another axis than the
+        batch, or if its indices are not a constant vector of valid, non-negative indices.
+    """
     data, places = binding.args
     shape = shape_of(data) or ()
     known = places.value.numpy() if isinstance(places, GenericConst) else np.array([-1])
@@ -368,7 +392,8 @@ def _choice(
             them.
 
     Returns:
-        The result and its block size, or None if the selection has another form.
+        The result and its block size. None if the flags are not constant, or if the operands are
+        not gathered images and zeros.
     """
     which, _, other = binding.args
     if gather is None or gather.op != GATHER or _gather(tensors, gather, block) is None:
@@ -389,7 +414,16 @@ def _choice(
 
 
 def _reshape(tensors: PackedTensors, binding: Binding, block: int) -> tuple[RelaxExpr, int] | None:
-    """Merge the channels of several images into one image, or split an image into several."""
+    """Merge the channels of several packed images into one image, or split an image into several.
+
+    Args:
+        tensors: the tensors of the rewritten network that exist so far.
+        binding: the reshape.
+        block: channels per block.
+
+    Returns:
+        The result and its block size, or None if the operator is another reshape.
+    """
     data, (n, c, h, w) = binding.args[0], binding.shape or ()
     before = shape_of(data) or ()
     if len(before) != 4 or before[2:] != (h, w) or c % block:

@@ -164,7 +164,12 @@ class PackedTensors:
         return self._builder.emit_te(_narrow_tensor, expression, primfunc_name_hint="narrow")
 
     def _in_blocks(self, packed: RelaxExpr, block: int) -> RelaxExpr:
-        """Return a packed tensor with another block size."""
+        """Return a packed tensor with another block size.
+
+        Args:
+            packed: tensor of shape (n, c / b, h, w, b).
+            block: the new number of channels per block.
+        """
         if (shape_of(packed) or ())[4] == block:
             return packed
         return self._builder.emit_te(_in_blocks, packed, block, primfunc_name_hint="in_blocks")
@@ -251,7 +256,11 @@ class PackedTensors:
         return result, block
 
     def normalise(self, response: LocalResponse) -> RelaxExpr:
-        """Compute a local response normalisation in the model's layout, (n, c, h, w)."""
+        """Compute a local response normalisation in the model's layout, (n, c, h, w).
+
+        Args:
+            response: the source image and the parameters of the normalisation.
+        """
         return self._builder.emit_te(
             lambda image: local_response_norm(image, response), self.as_plain(response.source),
             primfunc_name_hint="local_response", primfunc_attrs={"op_pattern": OPAQUE},
@@ -291,17 +300,32 @@ class PackedTensors:
         return image, block
 
     def block_of(self, var: RelaxVar) -> int:
-        """Return the block size of a tensor, or 0 if it is only available in the model's layout."""
+        """Return the number of channels per block of a tensor.
+
+        Args:
+            var: variable of the tensor in the model.
+
+        Returns:
+            The number; 0 if the tensor is only available in the model's layout.
+        """
         return self._known[var].block if var in self._known else 0
 
     def _value(self, var: RelaxVar) -> PackedTensor:
-        """Return the available layouts of a tensor. A constant is recorded on first use."""
+        """Return the layouts in which a tensor is available. A constant is recorded on first use.
+
+        Args:
+            var: variable of the tensor in the model.
+        """
         if var not in self._known and isinstance(var, GenericConst):
             self.record(var, plain=var)
         return self._known[var]
 
     def as_plain(self, var: RelaxVar) -> RelaxExpr:
-        """Return a tensor in the model's layout, unpacking it if necessary."""
+        """Return a tensor in the model's layout, unpacking it if necessary.
+
+        Args:
+            var: variable of the tensor in the model.
+        """
         known = self._value(var)
         if known.plain is None:
             known.plain = self._unpack_tensor(known)
@@ -331,7 +355,14 @@ class PackedTensors:
         return self._builder.emit_te(_widen, stored, primfunc_name_hint="widen")
 
     def _some_form(self, known: PackedTensor) -> tuple[int, RelaxExpr] | None:
-        """Return the block size and expression of an available packed float32 layout, or None."""
+        """Return one of the packed float32 layouts in which a tensor is available.
+
+        Args:
+            known: the available layouts of the tensor.
+
+        Returns:
+            The block size and the expression, or None if there is no packed float32 layout.
+        """
         if not known.packed and known.bfloat16:
             block, stored = next(iter(known.bfloat16.items()))
             return block, self._widen(stored)

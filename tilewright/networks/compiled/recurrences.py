@@ -120,11 +120,18 @@ def recurrences(flat: FlatGraph) -> list[Recurrence]:
 
 
 class _Unlike(Exception):
-    """Raised if steps differ, or contain something that the function cannot compute."""
+    """Raised if the steps of a recurrence differ, or if one function cannot compute them."""
 
 
 def _same(values: Iterable[Same]) -> Same:
-    """Return the value that all steps have in common; raise `_Unlike` if two values differ."""
+    """Return the value that all steps of a recurrence have in common.
+
+    Args:
+        values: one value per step.
+
+    Raises:
+        _Unlike: two values differ.
+    """
     first, *rest = values
     if any(other != first for other in rest):
         raise _Unlike
@@ -184,7 +191,11 @@ class _Steps:
         )  # fmt: skip
 
     def _weights(self) -> NDArray[np.float32]:
-        """Return the weights (state, gates); raise `_Unlike` if they differ between steps."""
+        """Return the weights by which every step multiplies its state, of shape (state, gates).
+
+        Raises:
+            _Unlike: the weights differ between steps, are not constant, or do not fill vectors.
+        """
         known = [product.args[1] for product in self.products]
         if not all(isinstance(constant, GenericConst) for constant in known):
             raise _Unlike
@@ -204,7 +215,15 @@ class _Steps:
         raise _Unlike
 
     def _check_use(self, inside: frozenset[RelaxVar], results: Sequence[RelaxVar]) -> None:
-        """Raise `_Unlike` if operators outside the recurrence read more than its results."""
+        """Check that other operators and the network's results read only the state after each step.
+
+        Args:
+            inside: all variables that the function for the recurrence computes.
+            results: variable of the first state after each step.
+
+        Raises:
+            _Unlike: a further variable of the recurrence is read.
+        """
         shown = set(variables(self.flat.module["main"].body.body))
         for var in inside.difference(results):
             used = all(user.var in inside for user in self.flat.users.get(var, []))
@@ -236,10 +255,10 @@ class _Step:
         self.row = -1
 
     def expression(self, var: RelaxVar) -> Formula:
-        """Return the formula of one element of a state after the step.
+        """Return the formula that computes one element of a state after this step.
 
         Args:
-            var: variable of the state.
+            var: variable of the state after the step.
         """
         return self._element_of(var, 0)
 
@@ -290,9 +309,17 @@ class _Step:
         return "constant", len(constants) - 1, offset
 
     def _input_element(self, var: RelaxVar, offset: int) -> Formula | None:
-        """Return the formula of an element in this step's row of the inputs.
+        """Return the formula of one element of the input row that this step reads.
 
-        Return None if the variable is not a part of the inputs.
+        Args:
+            var: variable of the whole row or of a slice of it.
+            offset: position of the element within the variable.
+
+        Returns:
+            The formula, or None if the variable is not a slice of the inputs.
+
+        Raises:
+            _Unlike: the step reads several rows.
         """
         seen: list[RelaxVar] = []
         while (binding := self._flat.by_var.get(var)) is not None:
@@ -322,8 +349,9 @@ class Part:
         source: variable of the tensor.
         axis: number of the axis.
         begin: first index of the slice.
-        length: number of indices.
-        through: variable of the tuple of slices, if the slice is one result of a split.
+        length: length of the slice along the axis.
+        through: if the slice is one result of a split, the variable that holds the tuple of all
+            results; otherwise None.
     """
 
     source: RelaxVar
@@ -366,7 +394,14 @@ def part_of(flat: FlatGraph, binding: Binding) -> Part | None:
 
 
 def _integers(argument: RelaxExpr) -> list[int] | None:
-    """Return the elements of a tuple of known integers, or None for any other argument."""
+    """Return the elements of a Relax tuple of constant integers.
+
+    Args:
+        argument: an argument of a call.
+
+    Returns:
+        The integers, or None if the argument is not a tuple or an element is not constant.
+    """
     fields = getattr(argument, "fields", None)
     if fields is None or not all(
         isinstance(getattr(element, "value", None), int) for element in fields
@@ -520,7 +555,7 @@ def _multiply(
 
 
 class _Reader:
-    """Converts formulas of a recurrence to TensorIR, for one element of the new states.
+    """Converts a recurrence's formulas to TensorIR expressions, for one element of the states.
 
     Args:
         sums: buffer of the product of the state with the weights.

@@ -63,21 +63,25 @@ COMBINERS = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
 
 
 class NoRows(Exception):
-    """Raised if a function is not a chain of loop nests over the same rows."""
+    """Raised if a function cannot be rewritten to compute row by row.
+
+    All of its loop nests must run over the same rows.
+    """
 
 
 @dataclass(frozen=True, eq=False)
 class RowStore:
-    """A store `buffer[indices] = value` in a loop nest.
+    """An assignment `buffer[indices] = value` in a loop nest.
 
     In a reduction, the value is combined with the number that is already stored.
 
     Attributes:
-        buffer: the buffer.
-        indices: the indices.
-        value: the value. In a reduction, it is the value that is combined with the stored number.
-        combiner: function that returns the expression of two combined numbers. None if the store
-            does not belong to a reduction.
+        buffer: the buffer that is written.
+        indices: indices of the written element.
+        value: the assigned value. In a reduction, it is the value that is combined with the stored
+            number.
+        combiner: for a reduction, the function that returns the expression of two combined numbers,
+            for example their sum; otherwise None.
         initial: initial value of a reduction.
     """
 
@@ -110,12 +114,12 @@ class RowNest:
 
     @property
     def reduces(self) -> bool:
-        """Whether the nest reduces each row to one number."""
+        """True if the nest reduces each row to one number."""
         return self.stores[0].combiner is not None
 
     @property
     def maps(self) -> bool:
-        """Whether the nest computes a row from rows, element by element."""
+        """True if the nest computes a row from rows, element by element."""
         return bool(self.inner) and not self.reduces
 
     @property
@@ -200,9 +204,12 @@ def _writer(function: PrimFunc, blocks: Sequence[SBlock], lanes: int) -> _Writer
 
 
 def _row_sizes(blocks: Sequence[SBlock]) -> tuple[list[int], list[int]]:
-    """Return the sizes of the axes that select a row, and the sizes of the axes along a row.
+    """Return the sizes of the axes that select a row, and of the axes along a row.
 
     The sizes are read from the first block that is a reduction. Axes of size 1 are left out.
+
+    Args:
+        blocks: TensorIR blocks of the function, one per loop nest.
 
     Raises:
         NoRows: no block is a reduction.
@@ -258,14 +265,17 @@ def _statements(body: Statement | None) -> Sequence[Statement]:
 
 
 def _reduction(store: RowStore, initial: Mapping[TirBuffer, Expression]) -> RowStore:
-    """Convert a store of a reduction to a `RowStore` with a combiner.
+    """Convert the assignment in a reduction to a `RowStore` with a combining function.
 
     Args:
-        store: the store, whose value combines the stored number with another value.
+        store: the assignment, whose value combines the stored number with another value.
         initial: initial value of each buffer.
 
+    Returns:
+        The same assignment, with the other value and the function that combines both.
+
     Raises:
-        NoRows: the value has another form, or the buffer has no initial value.
+        NoRows: the value is not such a combination, or the buffer has no initial value.
     """
     value = store.value
     combiner: Combiner | None = None
@@ -284,7 +294,16 @@ def _reduction(store: RowStore, initial: Mapping[TirBuffer, Expression]) -> RowS
 
 
 def _check_places(nests: Sequence[RowNest]) -> None:
-    """Raise `NoRows` if a nest reads a result from another row or another position in the row."""
+    """Check that each nest accesses results of nests only at its own row and position in the row.
+
+    The inputs of the function may be read at any place.
+
+    Args:
+        nests: the loop nests over rows, in order.
+
+    Raises:
+        NoRows: a nest accesses a result at another row or position.
+    """
     maps: dict[TirBuffer, bool] = {}
     for nest in nests:
         for load in nest.loads:
@@ -307,7 +326,11 @@ def _same(one: LoopVar, other: LoopVar) -> bool:
 
 
 def _joined_axes(nests: Sequence[RowNest], inner: Sequence[int]) -> int:
-    """Return the number of axes at the end of a row that are contiguous in all loads.
+    """Return the number of axes at the end of a row that are contiguous in memory for all loads.
+
+    Args:
+        nests: the loop nests over rows.
+        inner: sizes of the axes along a row.
 
     Raises:
         NoRows: not even the last axis is contiguous.
@@ -319,7 +342,12 @@ def _joined_axes(nests: Sequence[RowNest], inner: Sequence[int]) -> int:
 
 
 def _lie_together(nest: RowNest, joined: int) -> bool:
-    """Return whether the last `joined` axes of a row are contiguous in all loads of a nest."""
+    """Return whether the last axes of a row are contiguous in memory for all loads of a nest.
+
+    Args:
+        nest: the loop nest.
+        joined: number of axes.
+    """
     variables, in_places = nest.inner[-joined:], 0
     for load in nest.loads:
         used = [index for index in load.indices if any(_uses(index, var) for var in variables)]
@@ -334,7 +362,7 @@ def _lie_together(nest: RowNest, joined: int) -> bool:
 
 
 def _uses(expression: Expression, var: LoopVar) -> int:
-    """Return how often an expression contains a variable."""
+    """Return how often a variable occurs in an expression."""
     return sum(map(var.same_as, _parts_of_type(expression, tirx.Var)))
 
 
@@ -417,16 +445,19 @@ class _Writer:
         return builder.get()
 
     def written_for_task(self, rows: int, whole: tuple[int, int], read: int) -> PrimFunc:
-        """Build the function for the rows of one task.
+        """Build the function that computes the rows of one task.
+
+        The function has the original parameters, with their full shapes, followed by an int64
+        parameter `first`. It computes the rows from `first` to `first + rows - 1`.
 
         Args:
             rows: number of rows per task.
             whole: total number of rows, and number of elements per row.
-            read: number of the parameter that is divided by rows.
+            read: index of a parameter that each row may read only at its own row and element.
 
         Raises:
-            NoRows: the rows have other sizes or joined axes, or the parameter is not read row by
-                row.
+            NoRows: the rows have other sizes or joined axes, or the parameter is read at another
+                place.
         """
         sizes = math.prod(self._rows.outer), math.prod(self._rows.inner)
         if sizes != whole or self._rows.joined > 1:
@@ -455,7 +486,11 @@ class _Writer:
                         self._store(step[0], store, self._value(step[0], store))
 
     def _allocate(self) -> None:
-        """Allocate buffers for intermediate results of one row, and declare 1-D parameter views."""
+        """Allocate buffers for the intermediate results of one row.
+
+        If several axes of a row are iterated by one loop, the parameters are also declared as
+        one-dimensional buffers.
+        """
         for nest in self._nests:
             shape = math.prod(self._rows.inner) if nest.maps else 1
             scope = "global" if nest.maps else "local"
@@ -470,7 +505,12 @@ class _Writer:
             )
 
     def _write_along(self, nests: Sequence[RowNest]) -> None:
-        """Emit one loop over a row, in whose body the given nests are computed."""
+        """Emit one loop over a row that computes several nests in its body.
+
+        Args:
+            nests: the nests. The loop is followed by statements that store the result of each
+                reduction among them.
+        """
         # Only reductions use several chains: elementwise work hides the latency, and needs the
         # registers.
         chains = self._chains if all(nest.reduces for nest in nests) else 1
@@ -536,14 +576,29 @@ class _Writer:
                 T.buffer_store(result, store.combine(result[lane], value), [lane])
 
     def _begin(self, store: RowStore) -> TirBuffer:
-        """Allocate a reduction's partial result, and set all of its lanes to the initial value."""
+        """Allocate a vector for a reduction's partial result, filled with the initial value.
+
+        Args:
+            store: the reduction's assignment.
+
+        Returns:
+            The buffer, of shape (lanes,).
+        """
         result = T.alloc_buffer((self._lanes,), store.buffer.dtype, scope="local")
         with T.vectorized(_index(0), _index(self._lanes)) as lane:
             T.buffer_store(result, store.initial, [lane])
         return result
 
     def _combine_partial(self, store: RowStore, partial: Sequence[TirBuffer]) -> Expression:
-        """Combine all partial results of a reduction into one number."""
+        """Emit the statements that combine a reduction's partial results into one number.
+
+        Args:
+            store: the reduction's assignment, which defines how two numbers are combined.
+            partial: buffers of the partial results, each of shape (lanes,).
+
+        Returns:
+            The expression of the number.
+        """
         first = partial[0]
         for other in partial[1:]:
             with T.vectorized(_index(0), _index(self._lanes)) as lane:
@@ -556,12 +611,13 @@ class _Writer:
         return first[_index(0)]
 
     def _value(self, nest: RowNest, store: RowStore, at: Place = ()) -> Expression:
-        """Return the expression of the value that a nest stores at a position along the row.
+        """Return the expression of the value that a nest assigns at a position along the row.
 
         Args:
             nest: the nest.
-            store: one of its stores.
-            at: indices of the position. The last index covers all joined axes.
+            store: one of its assignments.
+            at: indices of the position along the row. The last index covers all axes that are
+                contiguous in memory.
         """
         known = self._loop_values(nest, at)
 
@@ -578,9 +634,17 @@ class _Writer:
         T.buffer_store(buffer, value, place)
 
     def _loop_values(self, nest: RowNest, at: Place) -> dict[LoopVar, Expression]:
-        """Return the values of a nest's loop variables at a position along the row.
+        """Return the values that a nest's loop variables have at a position along the row.
 
-        Of the joined axes, the last axis gets the whole index and the others get 0.
+        If several axes are iterated by one loop, the last of them gets the whole index and the
+        others get 0.
+
+        Args:
+            nest: the nest.
+            at: indices of the position along the row.
+
+        Returns:
+            Value of each loop variable.
         """
         if not at:
             return dict(zip(nest.outer, self._row, strict=True))
@@ -608,7 +672,12 @@ class _Writer:
 
 
 def _linear(indices: Place, sizes: Sequence[int]) -> Expression:
-    """Return the linear index of an element in a buffer with the given sizes."""
+    """Return the linear index of an element in a buffer.
+
+    Args:
+        indices: index along each axis.
+        sizes: size of each axis.
+    """
     place = _index(0)
     for index, size in zip(indices, sizes, strict=True):
         place = place * size + index
@@ -616,7 +685,12 @@ def _linear(indices: Place, sizes: Sequence[int]) -> Expression:
 
 
 def _split_index(index: Expression, sizes: Sequence[int]) -> list[Expression]:
-    """Convert a linear index to one index per axis. The last index varies fastest."""
+    """Convert a linear index to one index per axis. The last axis varies fastest.
+
+    Args:
+        index: the linear index.
+        sizes: size of each axis.
+    """
     indices = []
     for size in reversed(sizes):
         indices.append(tirx.indexmod(index, size))
@@ -625,10 +699,14 @@ def _split_index(index: Expression, sizes: Sequence[int]) -> list[Expression]:
 
 
 def _steps(nests: Sequence[RowNest]) -> list[list[RowNest]]:
-    """Group loop nests into steps, each of which is one loop over a row.
+    """Group loop nests into steps, each of which becomes one loop over a row.
 
-    A nest that needs a reduced number of the row comes in a later step than the reduction. Nests
-    that compute one number per row, without a loop over the row, have a step of their own.
+    A nest that reads the result of a reduction over the row comes in a later step than the
+    reduction. A nest that computes one number per row, without a loop over the row, forms a step of
+    its own.
+
+    Args:
+        nests: the loop nests, in order.
     """
     steps: list[list[RowNest]] = []
     for nest in nests:

@@ -82,7 +82,7 @@ def _body(
     buffers: Sequence[TirBuffer], shapes: list[list[int]], row: int, width: int,
     combined: Callable[[Expression, Expression], Expression],
 ) -> Statement:  # fmt: skip
-    """Build the loops of a scatter.
+    """Build the loops that apply the updates of a scatter to a copy of the data.
 
     Each task processes the same columns of all rows. Updates of the same element are therefore
     applied by one task, in order.
@@ -90,7 +90,7 @@ def _body(
     Args:
         buffers: buffers of the data, the indices, the updates and the result.
         shapes: shapes of the data and of the indices.
-        row: elements per row.
+        row: elements per row, where a row is what one index selects.
         width: elements per vector.
         combined: function that returns the new value for the stored value and the update.
     """

@@ -161,11 +161,14 @@ def _log_softmax(x: Tensor, axis: int) -> Tensor:
 
 
 def _exponentials(x: Tensor, axis: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute softmax's intermediate results along an axis.
+    """Compute the three intermediate results of a softmax.
+
+    Args:
+        x: the elements.
+        axis: axis of the softmax.
 
     Returns:
-        The maximum m of the elements x, the exponentials exp(x − m), and the sum of the
-        exponentials.
+        The maximum m along the axis, the exponentials exp(x − m), and the sum of the exponentials.
     """
     size, shape = x.shape[axis], _remove_axis(x.shape, axis)
 

@@ -27,7 +27,7 @@ benchmarks.cpu.networks --networks digits_cnn,dlrm_1`)."""
 
 
 def taking_out(weights: list[Array]) -> Pass:
-    """Return a pass that replaces the large constants of `main` by an additional parameter.
+    """Return a pass that moves the large constants of `main` into an additional parameter.
 
     The parameter is a tuple of tensors. Equal constants are stored once. The pass expects that the
     operators have already been lowered to TensorIR functions.
@@ -63,7 +63,7 @@ def taking_out(weights: list[Array]) -> Pass:
 
 
 def _content(constant: RelaxConstant) -> bytes:
-    """Return a digest of the type, shape and values of a constant."""
+    """Return a digest of a constant's type, shape and values, by which duplicates are found."""
     array = constant.value.numpy()
     head = f"{array.dtype} {array.shape} ".encode()
     return hashlib.sha256(head + memoryview(array).cast("B")).digest()
@@ -90,7 +90,12 @@ def _is_taken(constant: RelaxConstant) -> bool:
 
 @mutator
 class _TakingOut(PyExprMutator):  # type: ignore[misc]
-    """Replaces constants by elements of a tuple parameter."""
+    """Relax mutator that replaces constants by elements of a tuple parameter.
+
+    Args:
+        parameter: the parameter that holds the constants as a tuple.
+        places: index of each replaced constant in the tuple.
+    """
 
     def __init__(self, parameter: RelaxVar, places: Mapping[RelaxConstant, int]) -> None:
         super().__init__()

@@ -19,9 +19,12 @@ _WHOLE = (EpilogueOp("min", INT8[1]), EpilogueOp("max", INT8[0]))
 
 
 def find_choices(graph: IntegerGraph) -> list[FusionChoice]:
-    """Return the possible fusions of an activation with the layer that computes its input.
+    """Return the activations that can be fused with the layer that computes their input.
 
-    These are the layers whose epilogue clips the result to a smaller range than int8.
+    An activation can be fused if the layer's epilogue clips the result to less than the int8 range.
+
+    Args:
+        graph: the network.
     """
     return [
         FusionChoice("activation", layer.name, (layer.output,))
@@ -31,7 +34,10 @@ def find_choices(graph: IntegerGraph) -> list[FusionChoice]:
 
 
 def is_cut_further(layer: Layer) -> bool:
-    """Return whether a layer (not a max-pool) clips its results to less than the int8 range."""
+    """Return whether a layer clips its results to less than the int8 range.
+
+    The result is False for max-pools.
+    """
     return layer.workload.operator != "max_pool" and bool(set(_clips(layer)) - set(_WHOLE))
 
 
@@ -44,6 +50,9 @@ def separate_clips(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGrap
     Args:
         graph: the network.
         outputs: names of the output tensors of these layers.
+
+    Returns:
+        The network with the separate layers.
     """
     steps: list[Step] = []
     new: list[Value] = []
@@ -72,7 +81,7 @@ def separate_clips(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGrap
 
 
 def _clips(layer: Layer) -> tuple[EpilogueOp, ...]:
-    """Return the clips at the end of a layer's epilogue."""
+    """Return the `min` and `max` operations at the end of a layer's epilogue."""
     steps = layer.workload.epilogue
     count = next((k for k, op in enumerate(reversed(steps)) if op.kind not in _CLIPS), len(steps))
     return steps[len(steps) - count :]

@@ -10,10 +10,13 @@ from tilewright.networks.integer.graph import IntegerGraph
 
 
 def choices(graph: IntegerGraph) -> Choices:
-    """Return the possible fusions of a network, and those that are refused with a reason.
+    """List the fusions that are possible in a network, and those that are not.
 
     Args:
         graph: a network that was extracted without merging pools into convolutions.
+
+    Returns:
+        The possible fusions, and the refused fusions with reasons.
     """
     graph = averages.in_parts(graph)
     pooled, no_pools = pools.find_choices(graph)
@@ -29,12 +32,15 @@ def choices(graph: IntegerGraph) -> Choices:
 def apply_labels(
     graph: IntegerGraph, labels: Sequence[bool], found: Choices | None = None
 ) -> IntegerGraph:
-    """Apply a labelling: fuse the choices whose label is true, and keep the others separate.
+    """Build the network in which the selected fusions are applied.
 
     Args:
-        graph: the network.
-        labels: one bool per choice of `choices(graph)`, in the same order.
+        graph: the network, in which nothing is fused.
+        labels: the labelling: one bool per choice of `choices(graph)`, in the same order.
         found: the result of `choices(graph)`, if it is known already.
+
+    Returns:
+        The network. Its results are bit-identical for all labellings.
 
     Raises:
         ValueError: the number of labels differs from the number of choices.

@@ -35,7 +35,10 @@ def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]
     """Return the global average pools that can be fused with a convolution, and those that cannot.
 
     Args:
-        graph: a network after `in_parts`.
+        graph: a network in which `in_parts` has split average pools over concatenated tensors.
+
+    Returns:
+        The possible fusions, and the pools that cannot be fused, with reasons.
     """
     _, whole = _split_averages(graph)
     choices_found, refused = split_candidates(
@@ -47,18 +50,33 @@ def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]
 
 
 def fuse_averages(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
-    """Fuse the average pools that write `outputs` with the convolutions before them."""
+    """Fuse global average pools with the convolutions before them.
+
+    Args:
+        graph: the network.
+        outputs: names of the tensors that these average pools write.
+    """
     fused_layers = {c.output: _fuse_average(c, a) for a, c in _pairs(graph) if a.output in outputs}
     return with_layers(graph, fused_layers, {layer.output for layer in fused_layers.values()})
 
 
 def in_parts(graph: IntegerGraph) -> IntegerGraph:
-    """Split each average pool over concatenated tensors into one average pool per tensor."""
+    """Split each global average pool over concatenated tensors into one average pool per tensor.
+
+    The results of the new average pools are concatenated instead.
+    """
     return _split_averages(graph)[0]
 
 
 def _split_averages(graph: IntegerGraph) -> tuple[IntegerGraph, list[Refused]]:
-    """Split average pools like `in_parts`; also return those that cannot be split, with reasons."""
+    """Split global average pools over concatenated tensors, like `in_parts`.
+
+    Average pools with smaller windows, and those over a single tensor, stay as they are.
+
+    Returns:
+        The network after the splits, and the global average pools over concatenated tensors that
+        cannot be split, with reasons.
+    """
     refused: list[Refused] = []
     for average in graph.layers:
         inside = _parts_of_tensor(graph, average.data)
@@ -72,7 +90,16 @@ def _split_averages(graph: IntegerGraph) -> tuple[IntegerGraph, list[Refused]]:
 
 
 def _parts_of_tensor(graph: IntegerGraph, name: str) -> dict[str, int]:
-    """Return a tensor and all tensors that are slices of it, each with its first channel in it."""
+    """Find all tensors that are ranges of channels of a given tensor.
+
+    Args:
+        graph: the network.
+        name: name of the given tensor.
+
+    Returns:
+        Index of each tensor's first channel in the given tensor, by tensor name. The given tensor
+        is included, with index 0.
+    """
     first_channels, waiting = {name: 0}, [name]
     while waiting:
         whole = waiting.pop()
@@ -150,12 +177,14 @@ def _of_channels(average: Layer, writer: Layer, first: int, output: str) -> Laye
 def _split_average(graph: IntegerGraph, average: Layer, inside: Mapping[str, int]) -> IntegerGraph:
     """Replace an average pool over concatenated tensors by one average pool per tensor.
 
-    The results of the new average pools are concatenated; their inputs no longer are.
+    There is one new average pool per layer that writes a part of the input. The results of the new
+    average pools are concatenated; their inputs no longer are.
 
     Args:
         graph: the network.
         average: the average pool.
-        inside: the tensors that are slices of its input, each with its first channel.
+        inside: the pool's input and all tensors that are slices of it, each with its first channel
+            in the input. It is the result of `_parts_of_tensor`.
     """
     parts, whole = _parts(graph, average, inside), graph.values[average.output]
     new = [
@@ -169,7 +198,7 @@ def _split_average(graph: IntegerGraph, average: Layer, inside: Mapping[str, int
 
 
 def _pairs(graph: IntegerGraph) -> list[tuple[Layer, Layer]]:
-    """Return (global average pool, convolution before it) pairs.
+    """Return all pairs of a global average pool and the convolution that writes its input.
 
     A global average pool is a depthwise convolution whose window is the whole image.
     """
@@ -194,7 +223,15 @@ def _is_global(w: Workload) -> bool:
 
 
 def _fuse_average(convolution: Layer, average: Layer) -> Layer:
-    """Return a convolution that is fused with the average pool after it."""
+    """Return the layer that computes a convolution and the global average pool after it.
+
+    Args:
+        convolution: the convolution.
+        average: the average pool that reads the convolution's result.
+
+    Raises:
+        WorkloadError: no single workload can compute both.
+    """
     return replace(
         convolution,
         names=(*convolution.names, *average.names),
@@ -205,15 +242,29 @@ def _fuse_average(convolution: Layer, average: Layer) -> Layer:
 
 
 def _join_workloads(convolution: Workload, average: Workload) -> Workload:
-    """Return one workload for a convolution and an average pool.
+    """Return one workload that computes a convolution and the average pool after it.
 
-    Raises `WorkloadError` if no single workload can compute both.
+    Args:
+        convolution: workload of the convolution.
+        average: workload of the average pool.
+
+    Raises:
+        WorkloadError: no single workload can compute both.
     """
     return convolution.with_patterns(Average(average.height, average.width, average.epilogue))
 
 
 def _reason(graph: IntegerGraph, average: Layer, convolution: Layer) -> str:
-    """Return why an average pool and the convolution before it cannot be fused, "" if they can."""
+    """Return why a global average pool and the convolution before it cannot be fused.
+
+    Args:
+        graph: the network.
+        average: the average pool.
+        convolution: the convolution that writes its input.
+
+    Returns:
+        The reason, "" if they can be fused.
+    """
     if not is_read_once(graph, {convolution.output}):
         return f"the result of {convolution.name} is read by other operators, too"
     taps, _ = average_weights(average.workload.height, average.workload.width)

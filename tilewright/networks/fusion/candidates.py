@@ -25,13 +25,14 @@ Kind = Literal["activation", "pool", "shortcut", "average", "siblings"]
 
 @dataclass(frozen=True)
 class FusionChoice:
-    """A possible fusion, which a labelling applies or leaves out.
+    """A possible fusion. A labelling (one bool per possible fusion) tells whether it is applied.
 
     Attributes:
         kind: the kind of fusion.
         name: name of the layer that is fused or kept separate.
         layers: output tensors of the layers that would be fused, producers first.
-        group: for siblings, the tensor that they all read; otherwise "".
+        group: for siblings (layers that read the same tensor), the tensor that they all read;
+            otherwise "".
     """
 
     kind: Kind
@@ -101,18 +102,21 @@ def split_candidates(
 
 
 def read_by(step: Step) -> tuple[str, ...]:
-    """Return the names of the tensors that a step reads."""
+    """Return the names of the tensors that a step (a layer or a CPU island) reads."""
     if isinstance(step, CpuIsland):
         return step.inputs
     return step.reads
 
 
 def is_read_once(graph: IntegerGraph, names: Collection[str]) -> bool:
-    """Return whether the steps of a network read the tensors `names` exactly once in total.
+    """Return whether the steps of a network read a group of tensors exactly once in total.
 
-    `names` holds one tensor, or a tensor and its slices. The result is False if one of them is an
-    output of the network, or is a slice of a tensor outside `names`, or has a slice outside
-    `names`.
+    The result is False if a tensor of the group is an output of the network, or if it shares memory
+    with a tensor outside the group.
+
+    Args:
+        graph: the network.
+        names: name of one tensor, or names of a tensor and the tensors that are slices of it.
     """
     reads = sum(name in names for step in graph.steps for name in read_by(step))
     around = any((s.part in names) != (s.whole in names) for s in graph.slices)
@@ -122,13 +126,13 @@ def is_read_once(graph: IntegerGraph, names: Collection[str]) -> bool:
 def with_steps(
     graph: IntegerGraph, steps: Sequence[Step], new: Sequence[Value] = ()
 ) -> IntegerGraph:
-    """Return a copy of the graph with other steps.
+    """Return a copy of a graph with other steps.
 
-    Tensors that neither a step, an input, a result nor a slice refers to any more are removed.
+    Tensors to which no step, input, result or slice refers any more are removed.
 
     Args:
         graph: the network.
-        steps: the new steps.
+        steps: the new steps, which are layers and CPU islands in execution order.
         new: tensors that the steps use and that the graph does not have yet.
     """
     values = dict(graph.values) | {value.name: value for value in new}
@@ -156,7 +160,12 @@ def with_layers(
 
 
 def unused_name(graph: IntegerGraph, name: str) -> str:
-    """Return a tensor name that the graph does not use yet, derived from `name`."""
+    """Return a tensor name that a graph does not use yet.
+
+    Args:
+        graph: the network.
+        name: preferred name. If it is taken, a number is appended.
+    """
     free, count = name, 1
     while free in graph.values:
         count += 1
@@ -165,7 +174,11 @@ def unused_name(graph: IntegerGraph, name: str) -> str:
 
 
 def is_cut(w: Workload) -> bool:
-    """Return whether a layer clips its results to int8, so that int8 stores them exactly."""
+    """Return whether a layer clips its results to int8, so that int8 stores them exactly.
+
+    Args:
+        w: workload of the layer.
+    """
     clips = {op.kind: op.value for op in w.epilogue[-2:]}
     return clips.get("min", 128) <= 127 and clips.get("max", -129) >= -128
 

@@ -29,9 +29,13 @@ _Key = tuple[str, Workload, tuple[EpilogueOp, ...]]
 
 
 def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
-    """Return the layers that can be merged with siblings, and those that cannot, with reasons.
+    """Return the layers that can be merged with siblings, and those that cannot.
 
     Siblings are layers that read the same tensor.
+
+    Returns:
+        The possible fusions, one per layer, and the layers with siblings that cannot be merged,
+        with reasons.
     """
     choices: list[FusionChoice] = []
     refused: list[Refused] = []
@@ -62,14 +66,15 @@ def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]
 
 
 def merge_siblings(graph: IntegerGraph, names: Collection[str]) -> IntegerGraph:
-    """Merge the named layers with their siblings, where at least two named layers can be merged.
+    """Merge layers that read the same tensor ("siblings") into one layer.
 
-    Siblings are layers that read the same tensor. Layers that are fused with an average pool are
-    not merged if no order of their channels fits into memory.
+    Layers that are fused with an average pool are not merged if no order of their channels fits
+    into memory.
 
     Args:
         graph: the network.
-        names: names of the layers to merge.
+        names: names of the layers to merge. A layer stays separate if it cannot be merged with any
+            other named layer.
     """
     outputs = {layer.output for layer in graph.layers if layer.name in names}
     for layers in _groups(graph, outputs):
@@ -79,10 +84,17 @@ def merge_siblings(graph: IntegerGraph, names: Collection[str]) -> IntegerGraph:
 
 
 def _groups(graph: IntegerGraph, outputs: Collection[str]) -> list[list[Layer]]:
-    """Return groups of two to `MOST` layers that write some of the given tensors and can be merged.
+    """Group layers that can be merged because they read the same tensor in the same way.
 
-    The layers of a group read the same tensor and differ only in what is separate for each output
-    channel: weights, biases and shifts.
+    The layers of a group differ only in what is separate for each output channel: weights, biases
+    and shifts.
+
+    Args:
+        graph: the network.
+        outputs: names of the tensors that the layers in question write.
+
+    Returns:
+        Groups of two to `MOST` layers.
     """
     by_key: dict[_Key, list[Layer]] = {}
     for layer in graph.layers:
@@ -106,7 +118,10 @@ def _can_join(layer: Layer) -> bool:
 
 
 def _why_alone(layer: Layer) -> str:
-    """Return why a layer cannot be merged with the other layers that read the same tensor."""
+    """Return why a layer cannot be merged with the other layers that read the same tensor.
+
+    The reason is a clause for the report on fusions.
+    """
     if layer.weight is None:
         return "it has no weights of its own"
     if layer.unfold is not None:
@@ -123,7 +138,12 @@ def _clips(layer: Layer) -> tuple[EpilogueOp, ...]:
 
 
 def _always_fit(graph: IntegerGraph, layers: Sequence[Layer]) -> bool:
-    """Return whether every subset of two or more of the layers can be merged into one tensor."""
+    """Return whether the outputs of every subset of two or more layers fit into one tensor.
+
+    Args:
+        graph: the network.
+        layers: layers that read the same tensor.
+    """
     return all(
         _order(graph, some) is not None
         for count in range(2, len(layers) + 1) for some in combinations(layers, count)
@@ -131,9 +151,15 @@ def _always_fit(graph: IntegerGraph, layers: Sequence[Layer]) -> bool:
 
 
 def _order(graph: IntegerGraph, layers: Iterable[Layer]) -> Sequence[Layer] | None:
-    """Return an order of the layers in which their channels fit into one tensor, or None.
+    """Return an order of layers in which their output channels can be adjacent in one tensor.
 
-    An order fits if every tensor of the network still has one consistent place in memory.
+    Args:
+        graph: the network.
+        layers: layers that read the same tensor.
+
+    Returns:
+        The first order for which every tensor of the network still has one consistent position in
+        memory; None if there is none.
     """
     for order in permutations(layers):
         whole, slices = _merged_output(graph, order)
@@ -170,13 +196,19 @@ def _merged_output(
 
 
 def _padded_channels(layer: Layer, graph: IntegerGraph) -> int:
-    """Return a layer's output channels, rounded up to whole blocks."""
+    """Return the number of a layer's output channels, rounded up to whole blocks of channels."""
     block = graph.blocks.out_channels
     return -(-layer.workload.out_channels // block) * block
 
 
 def _replace_siblings(graph: IntegerGraph, layers: Sequence[Layer]) -> IntegerGraph:
-    """Replace siblings by one merged layer, at the position of the first sibling."""
+    """Return the network with several layers replaced by one merged layer.
+
+    Args:
+        graph: the network.
+        layers: layers that read the same tensor. The merged layer takes the position of the first
+            one.
+    """
     order = _order(graph, layers)
     assert order is not None, "choices() offers no other"
     whole, slices = _merged_output(graph, order)
@@ -258,7 +290,11 @@ def _epilogue(
 
 
 def _numbers(layer: Layer) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return per channel, (o,), what a layer adds to its accumulators, and its right shifts."""
+    """Return the constants that a layer's epilogue adds to its accumulators, and its right shifts.
+
+    Returns:
+        Two int32 arrays of shape (o,), with one value per output channel.
+    """
     channels = layer.workload.out_channels
     bias, shifts = np.zeros(channels, np.int32), np.zeros(channels, np.int32)
     for op in layer.workload.epilogue:

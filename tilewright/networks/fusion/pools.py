@@ -21,7 +21,14 @@ from tilewright.targets.layer import Layer
 
 
 def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
-    """Return the max-pools that can be fused with a convolution, and the refused ones."""
+    """Return the max-pools that can be fused with the convolution before them.
+
+    Args:
+        graph: the network.
+
+    Returns:
+        The possible fusions, and the max-pools that cannot be fused, with reasons.
+    """
     return split_candidates(
         "pool",
         ((pool.name, (before.output, pool.output), _reason(graph, pool, before))
@@ -30,7 +37,12 @@ def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]
 
 
 def fuse_pools(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
-    """Fuse the max-pools that write the tensors in `outputs` with the convolutions before them."""
+    """Fuse max-pools with the convolutions before them.
+
+    Args:
+        graph: the network.
+        outputs: names of the tensors that these max-pools write.
+    """
     fused_layers = {c.output: _fuse_pool(c, p) for p, c in _pairs(graph) if p.output in outputs}
     return with_layers(graph, fused_layers, {layer.output for layer in fused_layers.values()})
 
@@ -43,7 +55,7 @@ def _fuse_pool(convolution: Layer, pool: Layer) -> Layer:
 
 
 def _pairs(graph: IntegerGraph) -> list[tuple[Layer, Layer]]:
-    """Return (max-pool, convolution before it) pairs."""
+    """Return all pairs of a max-pool and the convolution that writes its input."""
     writers = {layer.output: layer for layer in graph.layers}
     return [
         (layer, writers[layer.data])
@@ -55,7 +67,16 @@ def _pairs(graph: IntegerGraph) -> list[tuple[Layer, Layer]]:
 
 
 def _reason(graph: IntegerGraph, pool: Layer, convolution: Layer) -> str:
-    """Return why a pool and the convolution before it cannot be fused, "" if they can."""
+    """Return why a max-pool and the convolution before it cannot be fused.
+
+    Args:
+        graph: the network.
+        pool: the max-pool.
+        convolution: the convolution that writes its input.
+
+    Returns:
+        The reason, "" if they can be fused.
+    """
     if not is_read_once(graph, {convolution.output}):
         return f"the result of {convolution.name} is read by other operators, too"
     if not leaves_room(convolution):

@@ -35,7 +35,10 @@ result."""
 def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
     """Return the projection shortcuts that can be fused with the last convolution of their block.
 
-    The second list contains those that cannot be fused, with reasons.
+    A projection shortcut is the 1×1 convolution on the shortcut branch of a residual block.
+
+    Returns:
+        The possible fusions, and the shortcuts that cannot be fused, with reasons.
     """
     return split_candidates(
         "shortcut",
@@ -45,14 +48,19 @@ def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]
 
 
 def fuse_shortcuts(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
-    """Fuse projection shortcuts with the convolutions that write the tensors in `outputs`."""
+    """Fuse projection shortcuts with the last convolutions of their blocks.
+
+    Args:
+        graph: the network.
+        outputs: names of the tensors that the last convolutions of the blocks write.
+    """
     pairs = [(first, last) for first, last in _pairs(graph) if last.output in outputs]
     fused_layers = {last.output: _fuse_shortcut(first, last) for first, last in pairs}
     return with_layers(graph, fused_layers, {first.output for first, _ in pairs})
 
 
 def _pairs(graph: IntegerGraph) -> list[tuple[Layer, Layer]]:
-    """Return (convolution, later convolution that adds the result of the first one) pairs."""
+    """Return all pairs of a convolution and a later convolution that adds its result."""
     writers = {layer.output: layer for layer in graph.layers}
     return [
         (writers[layer.residual], layer)
@@ -76,9 +84,14 @@ def _fuse_shortcut(shortcut: Layer, last: Layer) -> Layer:
 
 
 def _join_workloads(shortcut: Workload, last: Workload) -> Workload:
-    """Return one workload for a shortcut and the last convolution of its block.
+    """Return one workload for a projection shortcut and the last convolution of its block.
 
-    Raises `WorkloadError` if no single workload can compute both.
+    Args:
+        shortcut: workload of the 1×1 convolution on the shortcut branch.
+        last: workload of the convolution that adds its result.
+
+    Raises:
+        WorkloadError: no single workload can compute both.
     """
     scale = next(op.value for op in last.epilogue if op.kind == "residual")
     shifted = (EpilogueOp("shl", scale),) if scale else ()
@@ -91,7 +104,16 @@ def _join_workloads(shortcut: Workload, last: Workload) -> Workload:
 
 
 def _reason(graph: IntegerGraph, shortcut: Layer, last: Layer) -> str:
-    """Return why a shortcut and the last convolution cannot be fused, "" if they can."""
+    """Return why a projection shortcut and the last convolution of its block cannot be fused.
+
+    Args:
+        graph: the network.
+        shortcut: the 1×1 convolution on the shortcut branch.
+        last: the convolution that adds its result.
+
+    Returns:
+        The reason, "" if they can be fused.
+    """
     w = shortcut.workload
     if not is_read_once(graph, {shortcut.output}):
         return f"the result of {shortcut.name} is read by other operators, too"

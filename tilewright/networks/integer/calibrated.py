@@ -75,12 +75,17 @@ def calibrate_first_passes(
 def _integers(
     graph: IntegerGraph, model: onnx.ModelProto, feeds: Sequence[Feed]
 ) -> list[dict[str, Array]]:
-    """Run the model in onnxruntime, and return the int8 values of the graph for each sample.
+    """Run the model in onnxruntime, and return the int8 tensors of the graph for each sample.
 
-    The values are the quantised inputs and the results of the model's QuantizeLinear operators.
+    These tensors are the quantised inputs and the results of the model's QuantizeLinear operators.
+
+    Args:
+        graph: the integer graph.
+        model: the quantised model from which the graph was extracted.
+        feeds: samples, each with one array per input name.
 
     Returns:
-        One dictionary per sample, with arrays by value name. It also contains the sample's inputs.
+        One dictionary per sample, with arrays by tensor name. It also contains the sample's inputs.
     """
     written = {
         node.name: node.output[0] for node in model.graph.node
@@ -126,12 +131,12 @@ def _largest_sums(graph: IntegerGraph, values: Mapping[str, Array]) -> dict[str,
 
 
 def _join(graph: IntegerGraph, known: dict[str, Array], name: str) -> None:
-    """Add a concatenated value to `known` if all of its parts are known.
+    """Compute a concatenated tensor if all of its parts are known.
 
     Args:
         graph: the network.
-        known: arrays by value name, to which the concatenated value is added.
-        name: name of the concatenated value.
+        known: arrays by tensor name, to which the concatenated tensor is added.
+        name: name of the concatenated tensor.
     """
     parts = sorted(
         (s for s in graph.slices if s.whole == name), key=lambda channel_slice: channel_slice.first
@@ -158,7 +163,14 @@ def _shift(largest: int) -> int:
 
 
 def _residual(layer: Layer) -> int | None:
-    """Return the left shift of the residual that a layer adds, or None if it adds none."""
+    """Return the left shift, in bits, of the tensor that a layer adds to its sums.
+
+    Args:
+        layer: the layer.
+
+    Returns:
+        The shift, or None if the layer adds no tensor.
+    """
     return next((op.value for op in layer.workload.epilogue if op.kind == "residual"), None)
 
 

@@ -23,7 +23,7 @@ SHOWN = 4
 
 
 def write(graph: IntegerGraph, path: Path) -> None:
-    """Compile the islands of a graph for this machine, and write them as a shared library.
+    """Compile the CPU islands of a graph for this machine, and write them as a shared library.
 
     Args:
         graph: the integer graph.
@@ -36,7 +36,9 @@ def write(graph: IntegerGraph, path: Path) -> None:
 
 
 def compiled_islands(graph: IntegerGraph) -> VMExecutable:
-    """Compile the islands of a graph for this machine, and return TVM's executable.
+    """Compile the CPU islands of a graph for this machine, and return TVM's executable.
+
+    An island is a group of operators between accelerator layers that the CPU runs.
 
     Args:
         graph: the integer graph.
@@ -63,10 +65,17 @@ def compiled_islands(graph: IntegerGraph) -> VMExecutable:
 def _uncompilable(
     graph: IntegerGraph, functions: Mapping[str, RelaxFunction]
 ) -> list[tuple[str, str]]:
-    """Return the (name, ONNX type) of the operators that TVM cannot compile.
+    """Return the operators of the CPU islands that TVM cannot compile.
 
     If the failing operator cannot be determined, all operators of the failing island are returned.
     If the failing island cannot be determined either, all operators of all islands are returned.
+
+    Args:
+        graph: the integer graph.
+        functions: Relax function of each island, by island name.
+
+    Returns:
+        (name, ONNX type) of each operator.
     """
     failing = first_uncompilable(functions)
     if failing is None:

@@ -143,7 +143,16 @@ def graph_of_import(
 def _refused_pools(
     graph: IntegerGraph, accept: Callable[[Workload], object]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the (operator name, reason) of separate max-pools that the accelerator rejects."""
+    """Find the separate max-pool layers that the accelerator cannot run.
+
+    Args:
+        graph: the integer graph.
+        accept: function that raises `WorkloadError` for a workload that the accelerator does not
+            support.
+
+    Yields:
+        Name of each operator, and the reason.
+    """
     for step in graph.steps:
         if isinstance(step, Layer) and step.workload.operator == "max_pool":
             try:
@@ -182,7 +191,26 @@ def graph_of_module(
 
 
 class _Extraction:
-    """Extraction of a module: visits the bindings in order, and collects layers and CPU nodes."""
+    """Converts a quantised Relax module to an integer graph of layers and CPU islands.
+
+    It visits the bindings of the module in order. The arguments are those of `graph_of_module` and
+    `integer_graph`.
+
+    Args:
+        name: name of the network.
+        flat: flat view of the module.
+        types: ONNX type of each operator, by operator name.
+        outputs: names of the results.
+        blocks: block sizes of the accelerator.
+        unfold: function that chooses how the input of the first convolution is rearranged (im2col).
+        keep_float: names of the operators that stay on the CPU.
+        pool: function that chooses which max-pools are merged into the convolution before them.
+        in_place: whether concatenations and slices may share memory with their operands instead of
+            being copied.
+        exact: whether layers run in two passes where needed.
+        accept: function that raises `WorkloadError` for a workload that the accelerator does not
+            support.
+    """
 
     def __init__(
         self, name: str, flat: FlatGraph, types: Mapping[str, str], outputs: Sequence[str],
@@ -242,15 +270,22 @@ class _Extraction:
         )
 
     def _sources(self, names: Iterable[str]) -> set[str]:
-        """Return the computed values that are needed so that the values in `names` exist.
+        """Return the tensors that layers or the CPU must compute so that some tensors exist.
 
-        A concatenation or slice that needs no copy is replaced by the values of which it consists.
+        A concatenation or slice that needs no copy is replaced by the tensors of which it consists.
+
+        Args:
+            names: names of the tensors that must exist.
         """
         slices = self._tensors.slices
         return set(names) if slices is None else slices.sources(names)
 
     def _used_slices(self, read: Collection[str]) -> tuple[ChannelSlice, ...]:
-        """Return the copy-free concatenations and slices on which the values in `read` depend."""
+        """Return the concatenations and slices without a copy on which some tensors depend.
+
+        Args:
+            read: names of the tensors.
+        """
         slices = self._tensors.slices
         return () if slices is None else slices.leading_to(read)
 
@@ -287,7 +322,11 @@ class _Extraction:
         return True
 
     def _outputs(self) -> tuple[tuple[Value, ...], dict[str, str]]:
-        """Return the network's outputs, and the name of the value that contains each output."""
+        """Return the network's outputs, and which tensor contains each of them.
+
+        Returns:
+            The outputs, and the name of the tensor by output name.
+        """
         body = self._flat.module["main"].body.body
         by_var = self._flat.by_var
         while body in by_var and not by_var[body].args and by_var[body].op.endswith("Var"):
@@ -315,14 +354,21 @@ class _Extraction:
         ]
 
     def _reads(self) -> dict[str, set[str]]:
-        """Return the values that each layer or CPU node needs, by name of its result.
+        """Return the tensors that must be computed before each layer or CPU node can run.
 
-        A concatenation or slice that needs no copy is replaced by the values of which it consists.
+        A concatenation or slice that needs no copy is replaced by the tensors of which it consists.
+
+        Returns:
+            Names of the tensors, by the name of the tensor that the layer or CPU node writes.
         """
         return {name: self._sources(read) for name, read in self._reads_itself().items()}
 
     def _reads_itself(self) -> dict[str, set[str]]:
-        """Return the values that each layer or CPU node reads, by name of its result."""
+        """Return the tensors that each layer or CPU node reads directly.
+
+        Returns:
+            Names of the tensors, by the name of the tensor that the layer or CPU node writes.
+        """
         reads: dict[str, set[str]] = {}
         for layer in self._layers.steps:
             reads[layer.output] = {
@@ -374,7 +420,7 @@ class _Extraction:
 
 
 def _touched_values(step: Step) -> tuple[str, ...]:
-    """Return the names of the values that a step reads and writes."""
+    """Return the names of the tensors that a step (a layer or a CPU island) reads and writes."""
     if isinstance(step, CpuIsland):
         return (*step.inputs, *step.outputs)
     names = (step.data, step.residual, step.weight_from, step.output)
@@ -386,7 +432,9 @@ Item = Layer | CpuNode
 
 @dataclass(frozen=True)
 class StepRun:
-    """A sequence of steps that contains either only layers or only CPU nodes.
+    """A sequence of consecutive steps that are either all layers or all CPU nodes.
+
+    A CPU node is a single operator that the CPU computes.
 
     Attributes:
         items: the layers or CPU nodes, in execution order.
@@ -396,7 +444,7 @@ class StepRun:
 
     @property
     def is_cpu(self) -> bool:
-        """Whether the run consists of CPU nodes."""
+        """True if the run consists of CPU nodes."""
         return isinstance(self.items[0], CpuNode)
 
 
@@ -450,7 +498,15 @@ def _name(item: Item) -> str:
 
 
 def _needed_tensors(wanted: Iterable[str], reads: Mapping[str, Collection[str]]) -> set[str]:
-    """Return the wanted tensors and all tensors on which they depend, directly or indirectly."""
+    """Return all tensors on which some tensors depend, directly or indirectly.
+
+    Args:
+        wanted: names of the tensors.
+        reads: names of the tensors from which each tensor is computed, by its name.
+
+    Returns:
+        Names, including those in `wanted`.
+    """
     needed: set[str] = set()
     waiting = list(wanted)
     while waiting:

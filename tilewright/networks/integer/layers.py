@@ -73,7 +73,7 @@ class Layers:
     """Converter of fused calls to layers that an accelerator accepts.
 
     Args:
-        tensors: for each variable of the network, the int8 value or CPU result that it stands for.
+        tensors: for each variable of the network, the int8 tensor or CPU result that it stands for.
         blocks: block sizes of the accelerator.
         unfold: function that chooses how the input of the first convolution is rearranged (im2col).
         macs: multiply-accumulates by operator name.
@@ -131,7 +131,13 @@ class Layers:
             raise NotALayer("its sums could overflow 32 bits") from None
 
     def _heads(self, match: Match) -> None:
-        """Append one dense layer per attention head, and let the CPU stack the layers' outputs."""
+        """Append the layers of a product of two activations: one dense layer per attention head.
+
+        If there are several heads, the CPU stacks the outputs of the layers.
+
+        Args:
+            match: the matched operators of the product.
+        """
         products = list(self._products.heads(match))
         outputs = [
             self._accumulate(match, product, f"{match.anchor.node}.{i}", len(products))
@@ -160,7 +166,7 @@ class Layers:
             parts: number of layers into which the call is split.
 
         Returns:
-            The int8 value that the layers write.
+            The int8 tensor that the layers write.
         """
         steps, bias, residual = Behind(match), None, None
         for link in match.links:
@@ -198,6 +204,9 @@ class Layers:
 
         If the scales are a power of two apart, a single layer shifts the sums. Otherwise, the
         factor between the scales is multiplied into the weights.
+
+        Returns:
+            The int8 tensor that the last layer writes.
         """
         weight, shifts = call.product.weight, shifts_of(call.ratios)
         is_int8 = weight is None or bool(INT8[0] <= weight.min() and weight.max() <= INT8[1])
@@ -267,7 +276,11 @@ class Layers:
         return value.name
 
     def _append_average(self, call: IntegerCall) -> Value:
-        """Append an average pool as a layer whose weights contain the ratio of the scales."""
+        """Append an average pool as a depthwise convolution that also converts the scale.
+
+        The weights contain the ratio of the input's scale to the output's scale. Returns the int8
+        tensor that the layer writes.
+        """
         w = call.product.workload
         factor = call.product.scale.step / call.output.step
         taps, shift = reached(spread_taps(factor, w.kernel_h, w.kernel_w))
@@ -275,7 +288,11 @@ class Layers:
         return self._layer(call, weight, Requantisation(np.array([shift]), None, call.bounds))
 
     def _append_weighted_sum(self, call: IntegerCall) -> Value:
-        """Append an addition whose operands are multiplied by factors that convert their scales."""
+        """Append an addition of two tensors with different scales.
+
+        Each operand is multiplied by an integer factor that converts it to a common scale. Returns
+        the int8 tensor that the last layer writes.
+        """
         assert call.residual is not None
         if self._exact and call.channels <= WIDEST_SUM and (value := self._append_joined_sum(call)):
             return value
@@ -424,9 +441,16 @@ class Layers:
         return self._products.reshape_residual(other, product.shape)
 
     def _maximum(self, match: Match) -> None:
-        """Append a max-pool, whose output has the scale of its input.
+        """Append the layers of a max-pool with the clips and the quantisation after it.
 
-        If the output of the call has a different scale, a second layer requantises it.
+        The max-pool itself keeps the scale of its input. If the output has another scale, a second
+        layer requantises it.
+
+        Args:
+            match: the matched operators.
+
+        Raises:
+            NotALayer: the result is clipped at an upper bound but not quantised.
         """
         self._check_passes()
         view, (n, c, h, w) = self._products.image(match.anchor.args[0])
@@ -464,11 +488,15 @@ class Layers:
 
 
 def _check_behind(r: Requantisation, zeros: Real) -> None:
-    """Raise `NotALayer` if the offset after an activation does not fit into an immediate operand.
+    """Check that the rounding offset after an activation fits into an immediate operand.
 
     Args:
-        r: parameters with which the sums are requantised.
-        zeros: zero point of the output in steps of the sums, of shape (1,) or (o,).
+        r: parameters with which the accumulators are requantised.
+        zeros: zero point of the output in units of the accumulators, of shape (1,) or (o,).
+
+    Raises:
+        NotALayer: the offset does not fit, or the scales of the accumulators differ between
+            channels.
     """
     if r.by_channel:
         raise NotALayer("its activation needs sums with the same scale in all channels")

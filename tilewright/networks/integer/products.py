@@ -39,7 +39,10 @@ Shape = tuple[int, ...]
 
 
 class NotALayer(Exception):
-    """Raised if a fused call has to stay on the CPU. The message states the reason."""
+    """Raised if a fused call cannot become a layer, so that the CPU has to compute it.
+
+    The message states the reason.
+    """
 
 
 @dataclass(frozen=True)
@@ -48,13 +51,13 @@ class MatmulLayer:
 
     Attributes:
         workload: the workload, without an epilogue.
-        data: name of the int8 value that the layer reads.
+        data: name of the int8 tensor that the layer reads.
         scale: scale of the data.
         shape: shape of the value that the layer writes.
         weight: weights of shape (o, c / groups, kh, kw), from which the zero point is subtracted.
             None if the weights are data.
         steps: scales of the weights, of shape (1,) or (o,).
-        weight_from: if the weights are data, the name of the value that is packed as weights.
+        weight_from: if the weights are data, the name of the tensor that is packed as weights.
     """
 
     workload: Workload
@@ -74,11 +77,11 @@ class MatmulLayer:
 class Products:
     """Converter of fused calls to integer products.
 
-    Methods raise `NotALayer` for a call that is not a product of integers, and `QuantisationError`
-    if its scales are only known at run time.
+    All methods raise `NotALayer` for a call that is not a product of integers, and
+    `QuantisationError` if its scales are only known at run time.
 
     Args:
-        tensors: for each variable of the network, the int8 value or CPU result that it stands for.
+        tensors: for each variable of the network, the int8 tensor or CPU result that it stands for.
         blocks: block sizes of the accelerator.
     """
 
@@ -87,13 +90,13 @@ class Products:
         self._blocks = blocks
 
     def data(self, value: RelaxExpr) -> View:
-        """Return the int8 value from which a float tensor is dequantised.
+        """Return the int8 tensor from which a float tensor is dequantised.
 
         Args:
             value: variable of the float tensor.
 
         Raises:
-            NotALayer: the tensor is not dequantised from an int8 value.
+            NotALayer: the tensor is not dequantised from an int8 tensor.
         """
         view = self._t.real(value)
         if view is None:
@@ -101,10 +104,12 @@ class Products:
         return view
 
     def reshape_residual(self, view: View, shape: tuple[int, ...]) -> View:
-        """Return a value in the shape in which a layer can add it as a residual.
+        """Return an int8 tensor in a shape in which a layer can add it to its result.
+
+        The CPU reshapes the tensor if necessary.
 
         Args:
-            view: the value.
+            view: the tensor, with the shape and scale in which it is read.
             shape: shape of the layer's result.
         """
         own = self._t.values[view.value].shape
@@ -120,10 +125,10 @@ class Products:
             value: variable of the float tensor that the operator reads.
 
         Returns:
-            The int8 value, and its shape (n, c, h, w).
+            The int8 tensor, and its shape (n, c, h, w).
 
         Raises:
-            NotALayer: the tensor is not dequantised from an int8 value, or is not an image.
+            NotALayer: the tensor is not dequantised from an int8 tensor, or is not an image.
         """
         view = self.data(value)
         if len(view.shape) != 4:
@@ -169,6 +174,9 @@ class Products:
         Returns:
             Array of shape (1,) if all values are equal, otherwise one value per index along the
             axis.
+
+        Raises:
+            NotALayer: the values differ along another axis of the constant.
         """
         if len(set(values.tolist())) == 1:
             return values[:1]
@@ -246,17 +254,18 @@ class Products:
         """Return a multiplication by 1, for a ReLU, clip or requantisation that is not fused.
 
         Args:
-            match: the matched operators, whose anchor is the ReLU, clip or requantisation.
+            match: the matched operators. The first one (the anchor) is the ReLU, clip or
+                requantisation.
         """
         return self.one_by_one(self.data(match.anchor.args[0]))
 
     def sum(self, match: Match) -> MatmulLayer:
-        """Return a multiplication by 1 for the first operand of an addition.
+        """Return the product of an addition: a multiplication of its first operand by 1.
 
-        The second operand is added as a residual. See `operands` for the order of the operands.
+        The layer adds the second operand to its sums. See `operands` for the order of the operands.
 
         Args:
-            match: the matched operators, whose anchor is the addition.
+            match: the matched operators, whose anchor (the first operator) is the addition.
         """
         return self.one_by_one(self.operands(match)[0])
 
@@ -307,7 +316,11 @@ class Products:
             )  # fmt: skip
 
     def one_by_one(self, view: View) -> MatmulLayer:
-        """Return a 1×1 depthwise convolution that multiplies a value of any shape by 1."""
+        """Return a 1×1 depthwise convolution that multiplies an int8 tensor of any shape by 1.
+
+        Args:
+            view: the tensor, with the shape and scale in which it is read.
+        """
         shape = self._t.values[view.value].shape
         workload = identity_workload(shape, self._blocks)
         weight = np.ones((workload.out_channels, 1, 1, 1), np.int64)
@@ -361,7 +374,7 @@ def depthwise(
     n: int, c: int, h: int, w: int,
     kernel: tuple[int, int], strides: tuple[int, int], padding: tuple[int, int, int, int],
 ) -> Workload:  # fmt: skip
-    """Return a depthwise convolution without epilogue.
+    """Return the workload of a depthwise convolution, without epilogue.
 
     Args:
         n: batch size.
@@ -395,7 +408,7 @@ class IntegerCall:
         bias: real-valued constants that are added, of shape (o,), or None.
         residual: int8 tensor that is added, or None.
         layer_name: name of the layer.
-        value_name: name of the value that the layer writes.
+        value_name: name of the tensor that the layer writes.
         parts: number of layers into which the call is split.
         activation: activation after the additions, or None.
     """
@@ -426,10 +439,16 @@ T = TypeVar("T")
 
 
 def reached(made: T | None) -> T:
-    """Return `made`, or raise `NotALayer` if it is None.
+    """Raise `NotALayer` if a result of `networks.requantisation` is None.
 
     Functions of `networks.requantisation` return None if the ratio of two scales is too large or
     too small for a shift or factor.
+
+    Args:
+        made: the result.
+
+    Returns:
+        `made`, which is not None.
     """
     if made is None:
         raise NotALayer(FAR_APART)
@@ -458,7 +477,14 @@ def residual_step(call: IntegerCall, shifts: Integers) -> EpilogueOp | Literal[F
 
 
 def times(residual: EpilogueOp | None) -> int:
-    """Return the factor by which a residual is multiplied before it is added; 0 without one."""
+    """Return the factor by which a layer multiplies the tensor that it adds to its sums.
+
+    Args:
+        residual: the epilogue operation that adds the tensor, or None.
+
+    Returns:
+        The factor; 0 if the layer adds no tensor.
+    """
     if residual is None:
         return 0
     return residual.value if residual.kind == "weighted" else 1 << residual.value
@@ -488,7 +514,7 @@ def of_zero_point(product: MatmulLayer, weight: Real | Integers | None) -> Real:
 
 
 class Behind:
-    """The operations of a fused call after its sums: requantisation, clipping and activation.
+    """The steps of a fused call after its product: requantisation, clipping and activation.
 
     Args:
         match: the matched operators.
@@ -497,7 +523,7 @@ class Behind:
         output: scale of the output; None if the call does not end with a quantisation.
         relu: whether negative values are clipped to 0.
         upper: upper bound of the clipping as a real value, or None.
-        activation: another activation, or None.
+        activation: non-linear activation as an epilogue operation, or None.
     """
 
     def __init__(self, match: Match) -> None:

@@ -34,14 +34,15 @@ CONCAT, SLICE = "relax.concat", "relax.strided_slice"
 
 @dataclass(frozen=True)
 class View:
-    """An int8 value, possibly read in another shape with its elements in the same order.
+    """Reference to an int8 tensor, with the shape and the scale in which it is read.
 
-    A uint8 tensor of the model is represented as int8, by subtracting 128 from its elements.
+    The shape may differ from that of the stored tensor; the order of the elements is the same. A
+    uint8 tensor of the model is represented as int8, by subtracting 128 from its elements.
 
     Attributes:
-        value: name of the value.
-        shape: shape in which the value is read.
-        scale: scale with which the value is read; None if it is unknown.
+        value: name of the int8 tensor.
+        shape: shape in which the tensor is read.
+        scale: scale with which the tensor is read; None if it is unknown.
     """
 
     value: str
@@ -56,7 +57,7 @@ class View:
 
 
 class QdqTensors:
-    """Record of the int8 value or CPU result that each variable of a network stands for.
+    """Record of the int8 tensor or CPU result that each variable of a network stands for.
 
     Args:
         flat: flat view of the module.
@@ -65,9 +66,9 @@ class QdqTensors:
 
     Attributes:
         flat: flat view of the module.
-        values: int8 values, CPU results and network inputs, by name.
-        quantised: int8 values that the host computes by quantising an input, as a mapping
-            from the name of the value to the name of the input.
+        values: int8 tensors, CPU results and network inputs, by name.
+        quantised: int8 tensors that the host computes by quantising an input, as a mapping from the
+            name of the tensor to the name of the input.
         nodes: the bindings that the CPU computes.
         host: names of the values that no layer writes.
         errors: the error for each variable whose scale is not supported.
@@ -120,16 +121,16 @@ class QdqTensors:
         return free
 
     def view(self, var: RelaxVar) -> View | None:
-        """Return the int8 value that a variable stands for, or None if there is none.
+        """Return the int8 tensor that a variable stands for, or None if there is none.
 
         Args:
-            var: the variable. An integer variable equals the int8 value; a float variable is
+            var: the variable. An integer variable equals the int8 tensor; a float variable is
                 dequantised from it.
         """
         return self._views.get(var)
 
     def real(self, var: RelaxVar) -> View | None:
-        """Return the int8 value from which a float variable is dequantised, or None.
+        """Return the int8 tensor from which a float variable is dequantised, or None.
 
         Args:
             var: the variable.
@@ -143,12 +144,12 @@ class QdqTensors:
         return result if result is not None and result.scale is not None else None
 
     def add(self, name: str, shape: Shape, scale: Scale | None) -> Value:
-        """Register an int8 value that a layer or the host writes, and return its description.
+        """Register an int8 tensor that a layer or the host writes, and return its description.
 
         Args:
-            name: name of the value. If it is taken, a number is appended.
-            shape: shape of the value.
-            scale: scale of the value; None if it is unknown.
+            name: name of the tensor. If it is taken, a number is appended.
+            shape: shape of the tensor.
+            scale: scale of the tensor; None if it is unknown.
         """
         value = Value(self.unique(name), shape, "int8", scale)
         self.values[value.name] = value
@@ -157,18 +158,33 @@ class QdqTensors:
         return value
 
     def bind(self, var: RelaxVar, view: View) -> None:
-        """Record that a variable stands for an int8 value."""
+        """Record that a variable stands for an int8 tensor.
+
+        Args:
+            var: the variable.
+            view: the tensor, with the shape and scale in which the variable reads it.
+        """
         self._views[var] = view
 
     def owner_name(self, var: RelaxVar) -> str | None:
-        """Return the name of the value that a variable holds or views, or None for a constant."""
+        """Return the name of the tensor that contains a variable's data.
+
+        Args:
+            var: a variable that is stored itself or stands for an int8 tensor.
+
+        Returns:
+            The name, or None for a constant.
+        """
         view = self._views.get(var)
         return self._owners.get(var) or (None if view is None else view.value)
 
     def held_tensors(self) -> dict[RelaxVar, HeldTensor]:
-        """Return the int8 tensor that CPU islands read for each variable that is not stored itself.
+        """Return the int8 tensor that CPU islands read for each variable that is not stored.
 
-        These are the variables that stand for an int8 value, for example as its dequantised form.
+        These are the variables that stand for an int8 tensor, for example as its dequantised form.
+
+        Returns:
+            The tensor, its shape, scale and element type, by variable.
         """
         result = {}
         for var, view in self._views.items():
@@ -223,27 +239,27 @@ class QdqTensors:
     def derive_view(
         self, view: View, move: Callable[[RelaxExpr], RelaxExpr], shape: Shape, name: str
     ) -> View:
-        """Let the CPU compute a new int8 value from another value, and return a view of it.
+        """Let the CPU compute a new int8 tensor from another tensor, and return a view of it.
 
         Args:
-            view: the other value.
-            move: function that returns the expression of the new value, given the variable of the
-                other value.
-            shape: shape of the new value.
-            name: name of the new value.
+            view: the other tensor.
+            move: function that returns the expression of the new tensor, given the variable of the
+                other tensor.
+            shape: shape of the new tensor.
+            name: name of the new tensor.
         """
         holder = self.holders[self.in_shape(view, view.shape, name).value]
         return self.integers(move(holder), shape, view.scale, name)
 
     def in_shape(self, view: View, shape: Shape, name: str = "") -> View:
-        """Return a value that is stored in the given shape, with its elements in the same order.
+        """Return an int8 tensor that is stored in the given shape, with its elements in order.
 
-        The CPU reshapes the value if necessary.
+        The CPU reshapes the tensor if necessary.
 
         Args:
-            view: the value.
-            shape: shape in which the value must be stored.
-            name: name of the reshaped value.
+            view: the tensor, with the shape and scale in which it is read.
+            shape: shape in which the tensor must be stored.
+            name: name of the reshaped tensor.
         """
         if self.values[view.value].shape == shape:
             return replace(view, shape=shape)
@@ -253,7 +269,14 @@ class QdqTensors:
         return self.integers(expression, shape, view.scale, name or f"{view.value}.reshaped")
 
     def _input_in_shape(self, view: View, shape: Shape) -> View:
-        """Return a view of a value that the host quantises and stores in another shape."""
+        """Return a reshaped version of an int8 tensor that the host quantises from a network input.
+
+        The host stores the quantised input in the new shape, so that nothing is copied later.
+
+        Args:
+            view: the quantised input.
+            shape: the new shape.
+        """
         name, scale = f"{view.value}.reshaped", self.values[view.value].scale
         known = self.values.get(name)
         if known is None or known.shape != shape or name not in self.quantised:
@@ -264,10 +287,13 @@ class QdqTensors:
         return View(name, shape, view.scale)
 
     def add_plain(self, binding: Binding) -> None:
-        """Process a binding that no layer computes.
+        """Record the result of an operator that no layer computes.
 
-        The variable is recorded as a view of an int8 value if possible. Otherwise, the CPU computes
-        it.
+        It is recorded as a view of an int8 tensor if the operator only reads or moves one.
+        Otherwise, the CPU computes the operator.
+
+        Args:
+            binding: the operator.
         """
         op, var = binding.op, binding.var
         if not binding.args and binding.op.endswith("Var"):
@@ -323,7 +349,7 @@ class QdqTensors:
 
         Args:
             binding: the quantisation.
-            scale: scale of the int8 value.
+            scale: scale of the int8 tensor.
         """
         var, source = binding.var, binding.args[0]
         if source in self.flat.data and source not in self._views:
@@ -342,9 +368,14 @@ class QdqTensors:
         self._views[var] = View(name, binding.shape or (), scale)
 
     def _view_of_concatenation(self, binding: Binding) -> View | None:
-        """Return the result of a concatenation or slice as a value that needs no copy.
+        """Return the result of a concatenation or slice that needs no copy.
 
-        Return None if the binding is another operator, or if the data have to be copied.
+        Args:
+            binding: the operator.
+
+        Returns:
+            The result, as a part or a whole of other tensors in memory. None if the binding is
+            another operator, or if its data have to be copied.
         """
         if self.slices is None or binding.op not in (CONCAT, SLICE) or not binding.shape:
             return None
@@ -373,13 +404,14 @@ class QdqTensors:
         return View(value.name, value.shape, scale)
 
     def side_by_side(self, views: Sequence[View], name: str) -> Value | None:
-        """Return a value that contains the channels of several values in order, without a copy.
-
-        The new value has no scale of its own. Return None if the data would have to be copied.
+        """Return a tensor that contains the channels of several tensors in order, without a copy.
 
         Args:
-            views: the values, which must be images of equal shapes.
-            name: name of the new value.
+            views: the tensors, which must be images of equal shapes.
+            name: name of the new tensor.
+
+        Returns:
+            The new tensor, which has no scale of its own. None if the data would have to be copied.
         """
         values = [self.values[view.value] for view in views]
         shapes = [value.shape for value in values]
@@ -395,9 +427,14 @@ class QdqTensors:
         return whole
 
     def _parts(self, binding: Binding) -> tuple[dict[RelaxVar, RelaxExpr], Scale | None] | None:
-        """Return int8 variables that can replace a data movement's operands, and their scale.
+        """Return int8 variables that can replace the operands of a data movement.
 
-        Return None if an operand is not int8 or if the scales differ.
+        Args:
+            binding: an operator that only moves data, such as a concatenation.
+
+        Returns:
+            The int8 variable for each operand, and their common scale. None if an operand is not
+            int8 or if the scales differ.
         """
         replaced: dict[RelaxVar, RelaxExpr] = {}
         scales = set()
@@ -416,7 +453,10 @@ class QdqTensors:
 
 
 def rows_and_channels(shape: Shape) -> tuple[int, int]:
-    """Return the numbers of rows and channels of a tensor whose last dimension is the channels."""
+    """Return the numbers of rows and channels of a tensor.
+
+    The last dimension is the channels. All other dimensions together are the rows.
+    """
     return math.prod(shape[:-1]), shape[-1]
 
 

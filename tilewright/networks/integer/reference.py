@@ -136,9 +136,13 @@ def is_image_of(layer: Layer, shape: tuple[int, ...]) -> bool:
 
 
 def _as_image(values: Array, shape: tuple[int, int, int, int]) -> Array:
-    """Convert rows × channels to an image (n, c, h, w), padding missing rows with zeros.
+    """Convert rows × channels to an image, padding missing rows with zeros.
 
-    Row `pixel · n + b` becomes pixel (b, :, pixel, 0), if w is 1.
+    If w is 1, row `pixel · n + b` becomes pixel (b, :, pixel, 0).
+
+    Args:
+        values: array of shape (rows, channels).
+        shape: shape (n, c, h, w) of the image.
     """
     if values.shape == shape:
         return values

@@ -179,7 +179,14 @@ def channels_of(binding: Binding, shape: Shape) -> tuple[int, int] | None:
 
 
 def _integers(numbers: RelaxExpr) -> list[int] | None:
-    """Return the elements of a Relax tuple as a list, or None if an element is not constant."""
+    """Return the elements of a tuple of integers as a list.
+
+    Args:
+        numbers: the tuple as a Relax expression.
+
+    Returns:
+        The integers, or None if an element is not constant.
+    """
     integers = [_integer(field) for field in numbers.fields]
     known = [number for number in integers if number is not None]
     return known if len(known) == len(integers) else None
@@ -192,10 +199,15 @@ def _integer(value: RelaxExpr) -> int | None:
 
 
 def _differ_in_channels(part: Shape, whole: Shape, blocks: Blocks) -> bool:
-    """Return whether two shapes differ at most in the number of channels.
+    """Return whether a tensor can be a range of channels of another tensor, judged by their shapes.
 
-    The result is also False if the channel blocks of the larger tensor are not contiguous in
-    memory.
+    The shapes may differ only in the number of channels, and the channel blocks of the larger
+    tensor must be contiguous in memory.
+
+    Args:
+        part: shape of the smaller tensor.
+        whole: shape of the larger tensor.
+        blocks: block sizes of the accelerator.
     """
     axis = channel_axis(whole)
     if len(part) != len(whole) or (len(whole) == 4 and whole[0] > blocks.batch):

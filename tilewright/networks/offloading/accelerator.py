@@ -102,15 +102,26 @@ class Accelerator:
         )
 
     def form(self, workload: Workload) -> Workload:
-        """Return a workload with its epilogue in the form that the accelerator computes."""
+        """Return a workload with its epilogue in the form that the accelerator computes.
+
+        If the accelerator rounds ties to even, the epilogue does so as well. Otherwise, the
+        workload is returned unchanged.
+        """
         return rounded_to_even(workload) if self.rounds_to_even else workload
 
     def accept(self, workload: Workload) -> None:
-        """Raise `WorkloadError` if a workload has no schedule on the accelerator."""
+        """Check that a workload has a schedule on the accelerator.
+
+        Raises:
+            WorkloadError: the workload has no schedule.
+        """
         self.check(self.form(workload))
 
     def seconds(self, workload: Workload) -> float | None:
-        """Return a lower bound on the latency of a call in seconds, or None if there is none.
+        """Return a lower bound on the time that one call of a workload takes on the accelerator.
+
+        Returns:
+            The bound in seconds, or None if the target has no bound.
 
         Raises:
             WorkloadError: the workload cannot run.
@@ -118,7 +129,10 @@ class Accelerator:
         return None if self.bound is None else self.bound(workload).seconds
 
     def estimate_call(self, workload: Workload) -> float | None:
-        """Return the target's estimate for a call in its cost unit, or None if it has none.
+        """Return the target's estimate for one call of a workload with its best schedule.
+
+        Returns:
+            The estimate in the target's cost unit, or None if the target has no estimates.
 
         Raises:
             WorkloadError: the workload cannot run.
@@ -147,9 +161,11 @@ class Accelerator:
         return self.slowdown * (quantising + SECONDS["unfold"] * unfolded_bytes)
 
     def seconds_or_never(self, workload: Workload) -> float:
-        """Return a lower bound on the latency of a call in seconds.
+        """Return a lower bound on the time of one call of a workload, even if it cannot run.
 
-        The result is infinite if the workload cannot run, and 0 if there is no bound.
+        Returns:
+            The bound in seconds. It is infinite if the workload cannot run, and 0 if the target has
+            no bound.
         """
         try:
             return self.seconds(workload) or 0.0
@@ -160,7 +176,14 @@ class Accelerator:
 def _estimate_of(target: Target, sampled: int) -> Callable[[Workload], float]:
     """Return a function that computes the lowest estimate over a workload's valid schedules.
 
-    In a large space, only `sampled` schedules are estimated.
+    Args:
+        target: the target, which estimates the cost of a schedule.
+        sampled: maximum number of schedules per workload that are estimated. A larger space is
+            sampled.
+
+    Returns:
+        Function from a workload to the estimate in the target's cost unit. It raises
+        `WorkloadError` if the target has no estimates or if no schedule is valid.
     """
 
     @cache

@@ -61,6 +61,10 @@ def groups_together(workload: Workload, blocks: Blocks) -> int:
 
     This is the smallest number of groups whose channels fill whole blocks, or all groups if there
     are fewer. Weights between different groups are zero.
+
+    Args:
+        workload: the grouped convolution.
+        blocks: block sizes of the accelerator.
     """
     group_in = workload.in_channels // workload.groups
     group_out = workload.out_channels // workload.groups
@@ -72,7 +76,12 @@ def groups_together(workload: Workload, blocks: Blocks) -> int:
 
 
 def iterations(workload: Workload, blocks: Blocks) -> int:
-    """Return the number of block multiplications for a workload after padding; 0 for a max-pool."""
+    """Return the number of block multiplications that a workload takes after padding.
+
+    Args:
+        workload: the workload. For a max-pool, the result is 0.
+        blocks: block sizes of the accelerator.
+    """
     w = pad_to_blocks(workload, blocks)
     if w.operator == "max_pool":
         return 0
@@ -85,7 +94,14 @@ def iterations(workload: Workload, blocks: Blocks) -> int:
 
 
 def wasted_share(workload: Workload, blocks: Blocks) -> float:
-    """Return the fraction of multiplications with zeros, from padding or between groups."""
+    """Return the fraction of a workload's multiplications that are with zeros.
+
+    The zeros come from padding channels to whole blocks, and from weights between different groups.
+
+    Args:
+        workload: the workload.
+        blocks: block sizes of the accelerator.
+    """
     macs = blocks.batch * blocks.in_channels * blocks.out_channels * iterations(workload, blocks)
     return 1 - workload.macs / macs if macs else 0.0
 
@@ -129,7 +145,11 @@ def best_unfold(workload: Workload, blocks: Blocks, cost: Cost | None = None) ->
 
 
 def _unfolds(workload: Workload) -> Iterator[Unfold]:
-    """Yield all unfoldings of the image of a convolution; none if it is dilated."""
+    """Yield all ways to unfold the image of a convolution, that is, to move patches into channels.
+
+    Args:
+        workload: the convolution. If it is dilated, nothing is yielded.
+    """
     w = workload
     for rows in _patches(w.kernel_h, w.stride_h):
         for cols in _patches(w.kernel_w, w.stride_w):
@@ -140,7 +160,15 @@ def _unfolds(workload: Workload) -> Iterator[Unfold]:
 
 
 def _patches(kernel: int, stride: int) -> list[int]:
-    """Return the patch sizes: multiples of the stride below the kernel size, and that size."""
+    """Return the patch sizes to try along one direction of a convolution.
+
+    Args:
+        kernel: kernel size along the direction.
+        stride: stride along the direction.
+
+    Returns:
+        The multiples of the stride below the kernel size, and the kernel size.
+    """
     return [*range(stride, kernel, stride), kernel]
 
 

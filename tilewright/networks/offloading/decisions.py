@@ -129,7 +129,19 @@ def _accepts(accelerator: Accelerator, together: Workload, call: FusedCall) -> b
 
 
 class _Graph:
-    """Data flow between the fused calls of a network. Operators that only reshape are skipped."""
+    """Data flow between the fused calls of a network. Operators that only reshape are skipped.
+
+    Args:
+        examined: the network with its fused calls.
+        blocks: block sizes of the accelerator.
+
+    Attributes:
+        examined: the network.
+        blocks: the block sizes.
+        calls: the fused calls, without later parts of an operator that was split.
+        types: ONNX type of each operator, by its name.
+        outputs: index of the call that writes an operator's output, by name of the operator.
+    """
 
     def __init__(self, examined: Examined, blocks: Blocks) -> None:
         self.examined = examined
@@ -149,15 +161,20 @@ class _Graph:
 
     @cached_property
     def in_place(self) -> set[str]:
-        """Names of the concatenations that need no work."""
+        """Names of the concatenations that need no work, as `concatenations` returns them."""
         return concatenations(self.examined, self.examined.writers, self.owners, self.blocks)
 
     def source(self, name: str) -> int | None:
-        """Return the index of the call that produces an operator's output, or None.
+        """Return the index of the call that produces an operator's output.
 
-        None means that the CPU computes the output, or that it is an input of the network. If
-        `name` is an operator inside a call, but not the last one, the producer of the call's data
+        If the operator is inside a call, but not its last operator, the producer of the call's data
         is returned.
+
+        Args:
+            name: name of the operator.
+
+        Returns:
+            The index, or None if the CPU computes the output or if it is an input of the network.
         """
         while name not in self.outputs:
             before = self.examined.writers.get(name, ())
@@ -233,9 +250,13 @@ class _Graph:
         )
 
     def image(self, place: int) -> Shape | None:
-        """Return the shape (1, c, h, w) of the image whose flattened data a dense layer reads.
+        """Return the shape of the image that a dense layer reads in flattened form.
 
-        Returns None if the data are not an image that another call produces.
+        Args:
+            place: index of the dense layer's call.
+
+        Returns:
+            The shape (1, c, h, w), or None if the data are not an image that another call produces.
         """
         call = self.calls[place]
         name = call.inputs[0] if call.inputs else ""
@@ -247,7 +268,11 @@ class _Graph:
         return shape if one_row and flat and self.source(name) is not None else None
 
     def from_host(self, place: int) -> bool:
-        """Return whether the data of a call are an input of the network."""
+        """Return whether the data of a call are an input of the network.
+
+        Args:
+            place: index of the call.
+        """
         call = self.calls[place]
         if not self.examined.readers:
             return call.data_shape in self.examined.inputs.values()
@@ -266,7 +291,7 @@ QUANTISING = ("QuantizeLinear", "DequantizeLinear")
 
 
 class _Borders:
-    """Times of calls, depending on which neighbouring calls run on the accelerator.
+    """Estimates the times of calls, depending on which neighbouring calls run on the accelerator.
 
     A tensor that passes between CPU and accelerator has to be packed or unpacked. In all methods,
     `place` is the index of a call, and `on` holds one bool per call: whether it runs on the
@@ -286,7 +311,12 @@ class _Borders:
         self.found = found
 
     def gain(self, place: int, on: Sequence[bool]) -> float:
-        """Return the seconds that a call saves on the accelerator, compared with the CPU."""
+        """Return the seconds that are saved if a call runs on the accelerator instead of the CPU.
+
+        Args:
+            place: index of the call.
+            on: for each call, whether it runs on the accelerator.
+        """
         decision = self.found[place]
         return (
             decision.cpu_seconds
@@ -295,14 +325,23 @@ class _Borders:
         )
 
     def seconds(self, on: Sequence[bool]) -> float:
-        """Return the total time of all calls in seconds."""
+        """Return the total time of all calls in seconds.
+
+        Args:
+            on: for each call, whether it runs on the accelerator.
+        """
         return sum(
             self._accelerator_seconds(place, on) if on[place] else decision.cpu_seconds
             for place, decision in enumerate(self.found)
         )
 
     def decide(self, place: int, on: Sequence[bool]) -> OffloadDecision:
-        """Return the final decision for a call."""
+        """Return the final decision for a call, with its costs.
+
+        Args:
+            place: index of the call.
+            on: for each call, whether it runs on the accelerator.
+        """
         decision = self.found[place]
         if decision.workload is None:
             return decision
@@ -317,7 +356,12 @@ class _Borders:
         return replace(decision, workload=None, calls=0, reason=reason, unfold=None)
 
     def _accelerator_seconds(self, place: int, on: Sequence[bool]) -> float:
-        """Return the seconds of a call on the accelerator, including the packing that it causes."""
+        """Return the seconds of a call on the accelerator, including the packing that it causes.
+
+        Args:
+            place: index of the call.
+            on: for each call, whether it runs on the accelerator.
+        """
         decision, call = self.found[place], self.graph.calls[place]
         seconds = decision.accelerator_seconds or 0.0
         for position, source in enumerate(self._sources(place)):
@@ -328,7 +372,12 @@ class _Borders:
         return seconds
 
     def _packing_seconds(self, place: int, on: Sequence[bool]) -> float:
-        """Return the seconds of packing that are needed if the CPU runs a call."""
+        """Return the seconds of packing and unpacking that are needed if the CPU runs a call.
+
+        Args:
+            place: index of the call.
+            on: for each call, whether it runs on the accelerator.
+        """
         seconds, call = 0.0, self.graph.calls[place]
         for position, source in enumerate(self._sources(place)):
             if source is None or not on[source]:
@@ -341,7 +390,15 @@ class _Borders:
         return seconds
 
     def _sources(self, place: int) -> tuple[int | None, ...]:
-        """Return the sources of a call's inputs; (None,) for a call without known inputs."""
+        """Return the calls that produce a call's inputs.
+
+        Args:
+            place: index of the call.
+
+        Returns:
+            Index of the producer of each input; None for an input that no call produces. (None,) if
+            the inputs are not known.
+        """
         return self.graph.sources[place] or (None,)
 
     def _packing(self, decision: OffloadDecision, position: int) -> float:
@@ -354,7 +411,13 @@ class _Borders:
 
 
 def _with_costs(decision: OffloadDecision, accelerator: Accelerator) -> OffloadDecision:
-    """Add the costs of a call without packing. Drop its workload if the target cannot run it."""
+    """Return a decision with the times of its call on both devices, without packing.
+
+    Args:
+        decision: the decision. If the target cannot run its workload, the workload is removed and
+            the reason is recorded.
+        accelerator: the accelerator.
+    """
     decision = replace(decision, cpu_seconds=accelerator.slowdown * cpu_seconds(decision.fused))
     if decision.workload is None:
         return decision
@@ -390,7 +453,13 @@ def cpu_seconds(call: FusedCall) -> float:
 
 
 def _elements(call: FusedCall, position: int) -> int:
-    """Return the number of elements of the activation at an input position of a call."""
+    """Return the number of elements of one of a call's input tensors.
+
+    Args:
+        call: the call.
+        position: index of the input: 0 for the data, then the second operand of a `matmul` or the
+            tensors that `add` steps read.
+    """
     if position == 0:
         return math.prod(call.data_shape)
     if position == 1 and call.operator == "matmul":

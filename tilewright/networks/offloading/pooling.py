@@ -75,10 +75,14 @@ def fuse_pool(convolution: Workload, pool: Workload) -> Workload | None:
 
 
 def _keeps_order(w: Workload) -> bool:
-    """Return whether the epilogue is a non-decreasing function of the accumulators of a channel.
+    """Return whether a larger accumulator never gives a smaller result in a layer's epilogue.
 
-    The maximum can then be computed on the accumulators. This requires that no operation reverses
-    the order, that no accumulator overflows, and that the stored result is clipped to int8.
+    The maximum of a pool can then be computed on the accumulators. This requires that no operation
+    reverses the order, that no accumulator overflows, and that the stored result is clipped to
+    int8.
+
+    Args:
+        w: workload of the layer.
     """
     kinds = [op.kind for op in w.epilogue]
     behind = [op for place, op in enumerate(w.epilogue) if set(kinds[place:]) <= _CLIPS]
@@ -96,7 +100,10 @@ def _keeps_order(w: Workload) -> bool:
 
 
 def _tuned_form(workload: Workload, accelerator: Accelerator) -> Workload:
-    """Return the form in which a workload is tuned, which is equal for float and int8 networks."""
+    """Return the form in which a workload is tuned: padded, and with standard epilogue constants.
+
+    The form is equal for float and int8 networks.
+    """
     return canonical(pad_to_blocks(accelerator.form(workload), accelerator.blocks))
 
 
@@ -113,14 +120,15 @@ def with_pools(
 ) -> list[Layer]:
     """Fuse max-pool layers into the convolutions before them.
 
-    A max-pool is fused if the rule allows it and if no other layer reads the result of the
+    A max-pool is fused if `rule` returns a workload and if no other layer reads the result of the
     convolution.
 
     Args:
         layers: the layers, in execution order.
         reads: names of the tensors from which each tensor is computed, by its name.
         results: names of the network's outputs.
-        rule: returns the fused workload, or None.
+        rule: function of the workloads of a convolution and a max-pool. It returns the fused
+            workload, or None to keep the two separate.
 
     Returns:
         The layers after fusion, in execution order.

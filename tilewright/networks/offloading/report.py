@@ -296,7 +296,12 @@ def _other(
 
 
 def _cpu_seconds(operator: Operator, examined: Examined) -> float:
-    """Return the estimated time of an operator that is not part of a fused call, in seconds."""
+    """Return the estimated seconds of an operator on the CPU.
+
+    Args:
+        operator: an operator that is not part of a fused call.
+        examined: the network, from which the shapes are read.
+    """
     written = examined.shapes.get(operator.name, ())
     read = [examined.shapes.get(writer, ()) for writer in examined.writers.get(operator.name, ())]
     elements = max(map(math.prod, (written, *read)))

@@ -136,7 +136,12 @@ def candidate_workload(
 
 
 def for_blocks(workload: Workload, blocks: Blocks) -> Workload:
-    """Adapt a workload that was extracted for other block sizes to the given block sizes."""
+    """Adapt a workload that was extracted for other block sizes to the given block sizes.
+
+    Args:
+        workload: the workload.
+        blocks: block sizes of the accelerator, to which batch and channels are padded.
+    """
     return pad_to_blocks(_without_passing(workload, blocks), blocks)
 
 
@@ -153,7 +158,10 @@ def _without_passing(workload: Workload, blocks: Blocks) -> Workload:
 
 
 def _as_it_is(call: FusedCall, accelerator: Accelerator) -> OffloadDecision:
-    """Return the decision for a CPU target: offload the call if the target has a kernel for it."""
+    """Return the decision on a fused call for a target that is a CPU and computes floats.
+
+    The call is offloaded if the target has a kernel for it. Nothing is padded.
+    """
     if obstacle := float_obstacle(call):
         return OffloadDecision(call, None, 0, 0.0, *obstacle)
     try:
@@ -280,7 +288,11 @@ def offloaded_macs(decisions: Iterable[OffloadDecision]) -> int:
 
 
 def _obstacle(call: FusedCall, accelerator: Accelerator) -> tuple[str, str] | None:
-    """Return why the accelerator cannot run a call, and the next step; None if it can."""
+    """Return why the accelerator cannot run a fused call.
+
+    Returns:
+        The reason and the suggested next step, or None if the accelerator can run the call.
+    """
     if accelerator.epilogue == "plain" and call.operator not in PRODUCTS:
         return (
             "not a convolution or matrix product, which are the only operators with a plain "
@@ -300,9 +312,14 @@ def _obstacle(call: FusedCall, accelerator: Accelerator) -> tuple[str, str] | No
 
 
 def unfold_for(plain: Workload, accelerator: Accelerator) -> Unfold | None:
-    """Return the unfolding that minimises the time of a layer and of packing its data.
+    """Return the unfolding (im2col) that minimises the time of a layer and of packing its data.
 
-    Returns None if the layer is fastest without unfolding.
+    Args:
+        plain: workload of the layer without unfolding.
+        accelerator: the accelerator.
+
+    Returns:
+        The unfolding, or None if the layer is fastest without one.
     """
 
     def cost(workload: Workload, unfold: Unfold | None) -> float:

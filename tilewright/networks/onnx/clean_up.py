@@ -107,7 +107,13 @@ def _whole_exponent(tensor: onnx.TensorProto | None, rank: int) -> int | None:
 
 
 def _products(normal: NormalGraph, node: onnx.NodeProto, exponent: int) -> list[onnx.NodeProto]:
-    """Return the multiplications that compute a power by repeated squaring."""
+    """Return the multiplications that compute an integer power by repeated squaring.
+
+    Args:
+        normal: the graph.
+        node: the Pow operator.
+        exponent: the exponent, from 1 to 16.
+    """
     data, result = node.input[0], node.output[0]
     multiplications: list[onnx.NodeProto] = []
 

@@ -32,7 +32,9 @@ SMALL_TENSOR_BYTES = 64 * 1024  # external tensors up to this size are read with
 
 
 def read_model_file(path: Path) -> onnx.ModelProto:
-    """Parse an ONNX file. External tensors larger than 64 KiB remain stubs until `load_weights`.
+    """Parse an ONNX file.
+
+    External tensors larger than 64 KiB have no data until `load_weights` reads them.
 
     Args:
         path: path of the file.
@@ -76,7 +78,7 @@ def load_weights(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
     """Return a copy of the model in which external tensors contain their data.
 
     Args:
-        model: a model whose external tensors may be stubs.
+        model: a model whose external tensors may lack their data.
         folder: folder that contains the data files.
 
     Raises:
@@ -104,14 +106,20 @@ def write(model: onnx.ModelProto, path: Path) -> Path:
 
 
 def stub(name: str, shape: Sequence[int], data_type: int) -> onnx.TensorProto:
-    """Return a tensor with a name, a shape and an ONNX element type, but without data."""
+    """Create a tensor without data.
+
+    Args:
+        name: name of the tensor.
+        shape: shape of the tensor.
+        data_type: ONNX element type.
+    """
     return TensorProto(
         name=name, dims=shape, data_type=data_type, data_location=TensorProto.EXTERNAL
     )
 
 
 def is_stub(tensor: onnx.TensorProto) -> bool:
-    """Return whether a tensor lacks its data."""
+    """Return whether a tensor is a stub, that is, has a shape but no data."""
     return bool(tensor.data_location == TensorProto.EXTERNAL)
 
 
@@ -346,7 +354,7 @@ WEIGHTS: Mapping[str, tuple[int, ...]] = {
 
 
 def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of a model in which all weights are stubs.
+    """Return a copy of a model in which all weights are stubs (tensors without data).
 
     Weights are the constants, float or quantised, that only convolutions, matrix products and
     recurrent layers read as weights or biases.
@@ -386,7 +394,10 @@ def _weight_names(graph: onnx.GraphProto) -> set[str]:
 
 
 def weights_as_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy in which stubs are inputs of the graph. This makes the model valid ONNX."""
+    """Return a copy of a model in which constants without data (stubs) are inputs of the graph.
+
+    This makes the model valid ONNX.
+    """
     copy = deepcopy(model)
     tensors = list(copy.graph.initializer)
     del copy.graph.initializer[:]

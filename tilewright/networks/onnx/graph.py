@@ -132,7 +132,11 @@ class NormalGraph:
 
 
 def operators_of(model: onnx.ModelProto) -> tuple[Operator, ...]:
-    """Return the operators of a model whose operators have unique names."""
+    """List the operators of a model.
+
+    Args:
+        model: the model, whose operators must have unique names.
+    """
     return tuple(
         Operator(node.name, node.op_type, node.domain, tuple(node.output))
         for node in model.graph.node
@@ -157,7 +161,15 @@ def data_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 
 
 def refuse_absurd(name: str, shape: Shape) -> None:
-    """Raise `ModelFileError` if a tensor of this shape has too many elements."""
+    """Check that a tensor does not have an absurd number of elements.
+
+    Args:
+        name: name of the tensor, for the message.
+        shape: shape of the tensor.
+
+    Raises:
+        ModelFileError: it has too many elements.
+    """
     if math.prod(shape) > MAX_TENSOR_ELEMENTS:
         raise ModelFileError(
             f"the tensor '{name}' would have the shape {shape}, which has more than the "

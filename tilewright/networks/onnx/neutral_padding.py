@@ -73,7 +73,7 @@ def padding_obstacles(
     """Return, for each dynamic dimension, the reason why inputs must not be padded along it.
 
     Args:
-        model: a model with dynamic dimensions. Weights may be stubs.
+        model: a model with dynamic dimensions. Weights may lack their data.
         inputs: shape of each input, with names for dynamic axes.
         sizes: sizes that libraries are compiled for, by dimension name.
 
@@ -151,17 +151,30 @@ class _Proof:
                 raise _NotProved(f"output '{output.name}' depends on the size")
 
     def sizes(self, name: str) -> list[Shape]:
-        """Return the shape of a tensor at each size."""
+        """Return the shape of a tensor at each size of the dimension, the largest size first.
+
+        Args:
+            name: name of the tensor.
+
+        Raises:
+            _NotProved: the shape is only known at run time.
+        """
         known = [shapes.get(name) for shapes in self.shapes]
         if any(shape is None for shape in known):
             raise _NotProved(f"the shape of '{name}' is only known when the model runs")
         return [shape for shape in known if shape is not None]
 
     def growing_axes(self, name: str) -> list[int]:
-        """Return the axes of a tensor whose length is proportional to the size of the dimension.
+        """Return the axes of a tensor that grow with the dimension.
+
+        The length of a growing axis is proportional to the size of the dimension.
+
+        Args:
+            name: name of the tensor.
 
         Raises:
-            _NotProved: the rank depends on the size, or an axis changes without being proportional.
+            _NotProved: the number of axes depends on the size, or an axis changes without being
+                proportional.
         """
         sizes = self.sizes(name)
         if len({len(shape) for shape in sizes}) > 1:
@@ -179,14 +192,28 @@ class _Proof:
         return axes
 
     def constants(self, name: str) -> list[NDArray[Any]] | None:
-        """Return a constant's values at each size, or None if the tensor has no constant data."""
+        """Return the values of a constant in the graph of each size, the largest size first.
+
+        Args:
+            name: name of the tensor.
+
+        Returns:
+            The values, or None if the tensor is not a constant with data.
+        """
         known = [tensors.get(name) for tensors in self.tensors]
         if any(tensor is None or is_stub(tensor) for tensor in known):
             return None
         return [numpy_helper.to_array(tensor) for tensor in known if tensor is not None]
 
     def constant(self, name: str) -> NDArray[Any] | None:
-        """Return a constant that is the same at all sizes, or None for any other tensor."""
+        """Return the values of a constant that is the same at all sizes.
+
+        Args:
+            name: name of the tensor.
+
+        Returns:
+            The values, or None if the tensor is not constant or depends on the size.
+        """
         values = self.constants(name)
         if values is None or any(not np.array_equal(values[0], value) for value in values[1:]):
             return None
@@ -237,13 +264,21 @@ correct prefix (see the documentation of this module)."""
 
 
 def _form(node: onnx.NodeProto) -> tuple[object, ...]:
-    """Return the properties of an operator that must be the same at each size."""
+    """Return an operator's name, type, tensors and attributes.
+
+    They must be the same at each size of the dimension.
+    """
     attributes = sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
     return node.name, node.op_type, tuple(node.input), tuple(node.output), tuple(attributes)
 
 
 def _other_data_inputs(node: onnx.NodeProto, read: Sequence[str]) -> list[str]:
-    """Return the inputs after the first one that carry data, without inputs for sizes or axes."""
+    """Return the inputs of an operator that carry data, except the first one.
+
+    Args:
+        node: the operator.
+        read: names of the operator's inputs. Inputs that only state sizes or axes are left out.
+    """
     shaped = {"Slice", "Expand", "Tile", "Pad", "CumSum", "OneHot", "Resize", *MOVES, *REDUCTIONS}
     return [] if node.op_type in shaped else list(read[1:])
 
@@ -368,9 +403,13 @@ def _check_convolution(proof: _Proof, node: onnx.NodeProto) -> None:
 
 
 def _check_reshape(proof: _Proof, node: onnx.NodeProto) -> None:
-    """Check that a Reshape keeps the padding behind the data.
+    """Check that a Reshape of padded data keeps the padding at the end of each growing axis.
 
-    For each growing axis, the number of elements before it must be the same in input and output.
+    For each axis that grows with the dimension, the number of elements before it must be the same
+    in input and output.
+
+    Raises:
+        _NotProved: this is not the case.
     """
     before, behind = proof.growing_axes(node.input[0]), proof.growing_axes(node.output[0])
     pairs = zip(proof.sizes(node.input[0]), proof.sizes(node.output[0]), strict=True)

@@ -60,7 +60,7 @@ def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]])
     """Return the normal form of a copy of a model.
 
     Args:
-        model: the model. Its weights may be stubs.
+        model: the model. Its weights may lack their data.
         input_shapes: shape for each dynamic input, by input name.
 
     Raises:
@@ -79,7 +79,7 @@ def fixed_graph(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]
     Every operator gets a unique name.
 
     Args:
-        model: the model. Its weights may be stubs.
+        model: the model. Its weights may lack their data.
         input_shapes: shape for each dynamic input, by input name.
 
     Raises:
@@ -116,7 +116,11 @@ def fixed_graph(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]
 
 
 def make_importable(normal: NormalGraph) -> None:
-    """Rewrite a graph with static shapes, in place, into operators that the importer reads."""
+    """Rewrite operators of a graph that TVM's importer cannot read, in place.
+
+    Args:
+        normal: the graph, with static shapes.
+    """
     _make_output_shapes_explicit(normal)
     _merge_pads(normal)
     as_frame_products(normal)
@@ -187,9 +191,15 @@ def _take_branches(normal: NormalGraph) -> None:
 def _inline_branch(
     normal: NormalGraph, node: onnx.NodeProto, branch: onnx.GraphProto
 ) -> list[onnx.NodeProto]:
-    """Return copies of the operators of an If node's branch.
+    """Return the operators of one branch of an If node as operators of the outer graph.
 
     The names of the operators and of their tensors are prefixed with the name of the If node.
+    Constants of the branch are added to the graph.
+
+    Args:
+        normal: the outer graph.
+        node: the If node.
+        branch: the branch.
     """
     local = {tensor.name for tensor in branch.initializer}
     local.update(name for inner in branch.node for name in inner.output if name)
@@ -215,7 +225,12 @@ def _inline_branch(
 
 
 def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    """Rename tensors that an operator reads or writes, including those in its subgraphs."""
+    """Rename tensors that an operator reads or writes, including those in its subgraphs.
+
+    Args:
+        node: the operator, which is changed in place.
+        names: new name by old name.
+    """
     for tensors in (node.input, node.output):
         for index, name in enumerate(tensors):
             tensors[index] = names.get(name, name)
@@ -299,9 +314,9 @@ def _remove_pass_through(normal: NormalGraph) -> None:
 
 
 def _write_outputs(normal: NormalGraph) -> None:
-    """Insert an Identity between each constant and the graph output that it is.
+    """Insert an Identity before each graph output that is a constant.
 
-    A region can then write the output.
+    An operator then writes the output, so that it can be part of a region that onnxruntime runs.
     """
     tensors = normal.tensors()
     for output in normal.graph.output:
@@ -401,9 +416,15 @@ def _merge_pads(normal: NormalGraph) -> None:
 def _spatial_padding(
     pad: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto]
 ) -> list[int] | None:
-    """Return the number of zeros that a Pad adds around images, begins before ends.
+    """Return the number of zeros that a Pad adds around images.
 
-    Return None if it pads with other values, removes elements, or pads the batch or channels.
+    Args:
+        pad: the Pad operator.
+        tensors: constants by tensor name.
+
+    Returns:
+        Number of zeros before each spatial dimension, followed by the number after each. None if
+        the Pad uses other values, removes elements, or pads the batch or channels.
     """
     amounts = _zero_padding(pad, tensors)
     if amounts is None:
@@ -416,9 +437,15 @@ def _spatial_padding(
 
 
 def _zero_padding(pad: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto]) -> list[int] | None:
-    """Return the amounts of a Pad with zeros, begins before ends.
+    """Return the number of zeros that a Pad adds to each dimension.
 
-    Return None if the amounts are not constant, or if it pads with other values.
+    Args:
+        pad: the Pad operator.
+        tensors: constants by tensor name.
+
+    Returns:
+        Number of zeros before each dimension, followed by the number after each. None if these
+        numbers are not constant, or if the Pad uses other values than zero.
     """
     attributes = {attribute.name: attribute for attribute in pad.attribute}
     mode = attributes["mode"].s if "mode" in attributes else b"constant"

@@ -65,9 +65,14 @@ def _is_windowed(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> bool:
 
 
 class _ImageWriter:
-    """Writes the operators of a graph one by one. Sequences are converted to images where needed.
+    """Writes the operators of a graph one by one, with sequences converted to images.
 
-    A sequence has shape (n, c, length), and its image (n, c, 1, length).
+    A sequence is a tensor of shape (n, c, length). Its image has shape (n, c, 1, length). An
+    operator for which no rule exists reads and writes sequences, as in the source graph.
+
+    Args:
+        normal: the graph.
+        shapes: known shapes by tensor name.
     """
 
     def __init__(self, normal: NormalGraph, shapes: Mapping[str, Shape]) -> None:
@@ -94,7 +99,13 @@ class _ImageWriter:
         self._rules = rules
 
     def write(self, node: onnx.NodeProto) -> None:
-        """Append an operator, changed to read and write images if a rule allows it."""
+        """Append an operator of the source graph.
+
+        It is changed to read and write images if one of the rules applies to it.
+
+        Args:
+            node: the operator.
+        """
         standard = node.domain in STANDARD_DOMAINS
         for applies, rule in self._rules:
             if standard and applies(node):
@@ -120,20 +131,28 @@ class _ImageWriter:
         self._flat.update(node.output)
 
     def _append_image(self, node: onnx.NodeProto) -> None:
-        """Append an operator whose result has become an image."""
+        """Append an operator, and record that its result is an image instead of a sequence."""
         name = node.output[0]
         node.output[0] = self._images[name] = f"{name}/image"
         self._nodes.append(node)
 
     def _flatten(self, name: str) -> None:
-        """Write the conversion of an image to a sequence unless the sequence already exists."""
+        """Append the conversion of an image to its sequence, unless the sequence already exists.
+
+        Args:
+            name: name of the sequence. Nothing is appended if it has no image.
+        """
         if name in self._images and name not in self._flat:
             maker = self._makers[name].name
             self._move("Squeeze", self._images[name], name, maker)
             self._flat.add(name)
 
     def _image(self, name: str) -> str:
-        """Return the name of a sequence's image. The conversion is written on first use."""
+        """Return the name of a sequence's image. The conversion is appended on first use.
+
+        Args:
+            name: name of the sequence.
+        """
         if name not in self._images:
             self._images[name] = f"{name}/image"
             self._move("Unsqueeze", name, self._images[name], name)
@@ -169,10 +188,13 @@ class _ImageWriter:
         self._append_image(node)
 
     def _weight(self, name: str) -> str:
-        """Return the name of the weights as a kernel of height 1.
+        """Return the name of a convolution's weights, converted to a kernel of height 1.
 
         Constant weights are reshaped, also if a DequantizeLinear reads them. Computed weights get
         an Unsqueeze.
+
+        Args:
+            name: name of the weights, of shape (o, c, length).
         """
         if name in self._constants:
             return self._constant(name)
@@ -194,7 +216,12 @@ class _ImageWriter:
         return self._images[name]
 
     def _constant(self, name: str) -> str:
-        """Return the name of a constant reshaped to broadcast with images instead of sequences."""
+        """Return the name of a constant, reshaped so that it broadcasts with images.
+
+        Args:
+            name: name of the constant, which broadcasts with sequences. The reshaped constant is
+                added on first use.
+        """
         tensor = self._constants[name]
         if len(tensor.dims) < 2:
             return name
@@ -254,7 +281,10 @@ class _ImageWriter:
         self._append_image(node)
 
     def _is_reduction(self, node: onnx.NodeProto) -> bool:
-        """Return whether a node reduces exactly the last axis of a sequence, with constant axes."""
+        """Return whether a node reduces exactly the last axis of a sequence (n, c, length).
+
+        Its axes must be constant.
+        """
         if node.op_type not in REDUCTIONS or node.input[0] not in self._images:
             return False
         axes_lists = [list(a.ints) for a in node.attribute if a.name == "axes"]
@@ -280,7 +310,10 @@ class _ImageWriter:
             self._append(node)
 
     def _is_reshape(self, node: onnx.NodeProto) -> bool:
-        """Return whether a reshape gives the same result for a sequence and for its image."""
+        """Return whether a reshape gives the same result for a sequence and for its image.
+
+        A sequence has shape (n, c, length), and its image (n, c, 1, length).
+        """
         if not node.input or node.input[0] not in self._images:
             return False
         if node.op_type == "Flatten":
@@ -295,7 +328,7 @@ class _ImageWriter:
 
 
 def _axis(axis: int) -> int:
-    """Return the axis of an image that corresponds to an axis of its sequence."""
+    """Convert an axis of a sequence (n, c, length) to the axis of its image (n, c, 1, length)."""
     return (0, 1, HEIGHT + 1)[axis % 3]
 
 
@@ -306,7 +339,12 @@ def _move_axis(node: onnx.NodeProto) -> None:
 
 
 def set_ints(attribute: onnx.AttributeProto, values: Sequence[int]) -> None:
-    """Replace the list of integers in an attribute."""
+    """Replace the list of integers in an ONNX attribute, in place.
+
+    Args:
+        attribute: the attribute.
+        values: the new integers.
+    """
     del attribute.ints[:]
     attribute.ints.extend(values)
 
@@ -370,7 +408,13 @@ class _FrameProduct:
     """Writes the operators that replace a convolution of a one-channel signal by a matrix product.
 
     The signal is reshaped to rows of one stride each. Slices of consecutive rows are concatenated
-    to the frames.
+    to the frames, which are the overlapping pieces of the signal under the kernel.
+
+    Args:
+        normal: the graph.
+        node: the convolution.
+        signal: shape (n, 1, length) of the signal.
+        weight: weights of shape (channels, 1, taps).
     """
 
     def __init__(
@@ -410,7 +454,10 @@ class _FrameProduct:
         return [*self._made, node]
 
     def _cut_to(self, length: int) -> str:
-        """Return the padded signal, cut or zero-padded at the end to exactly `length` elements."""
+        """Append operators that pad the signal and give it exactly `length` elements.
+
+        Elements are cut off or zeros are added at the end. Returns the name of the result.
+        """
         begin, _ = self._pads
         name, behind = str(self._node.input[0]), length - self._length - begin
         if behind < 0:
@@ -436,9 +483,9 @@ class _FrameProduct:
         return self._add("Slice", role, [name, *vectors])
 
     def _taps_first(self) -> str:
-        """Add the weights in shape (taps, channels) as a constant and return its name.
+        """Add the convolution's weights as a matrix of shape (taps, channels) and return its name.
 
-        If the original weights have no data, the new constant has none either.
+        A tap is a position in the kernel. If the weights have no data, the matrix has none either.
         """
         channels, _, taps = self._weight.dims
         name = f"{self._node.name}/taps"

@@ -41,7 +41,7 @@ AXES_AS_INPUT = 18
 
 
 class _NotRaisedError(Exception):
-    """Raised if an operator cannot be converted to opset 17."""
+    """Raised if an operator cannot be converted to the form that it has in opset 17."""
 
 
 def raise_opset(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -100,7 +100,13 @@ def _infer_value_infos(model: onnx.ModelProto) -> Mapping[str, onnx.ValueInfoPro
 
 
 class _Raiser:
-    """Converts the operators of one graph and of its subgraphs, in place."""
+    """Converts the operators of one graph and of its subgraphs to opset 17, in place.
+
+    Args:
+        graph: the graph.
+        version: opset of the model.
+        infos: known types and shapes of tensors by name, including those of surrounding graphs.
+    """
 
     def __init__(
         self, graph: onnx.GraphProto, version: int, infos: Mapping[str, onnx.ValueInfoProto]
@@ -152,7 +158,13 @@ class _Raiser:
     # attributes and inputs
 
     def _attribute(self, node: onnx.NodeProto, name: str, default: Any = None) -> Any:
-        """Remove an attribute from an operator and return its value (default: `default`)."""
+        """Remove an attribute from an operator and return its value.
+
+        Args:
+            node: the operator.
+            name: name of the attribute.
+            default: value that is returned if the operator does not have the attribute.
+        """
         for place, attribute in enumerate(node.attribute):
             if attribute.name == name:
                 value = helper.get_attribute_value(attribute)
@@ -172,7 +184,14 @@ class _Raiser:
         return static_shape(self._infos[name]) if name in self._infos else None
 
     def _dtype(self, *names: str) -> Any:
-        """Return the NumPy type of the first of the tensors whose type is known."""
+        """Return the NumPy type of the first tensor whose element type is known.
+
+        Args:
+            *names: names of the tensors.
+
+        Raises:
+            _NotRaisedError: no element type is known.
+        """
         for name in names:
             element_type = 0
             if name in self._tensors:
@@ -184,7 +203,14 @@ class _Raiser:
         raise _NotRaisedError(names[0])
 
     def _value(self, name: str) -> NDArray[Any] | None:
-        """Return the values of a constant, or None if they are not known."""
+        """Return the values of a constant.
+
+        Args:
+            name: name of the tensor.
+
+        Returns:
+            The values; None if the tensor is not a constant or has no data.
+        """
         tensor = self._tensors.get(name)
         if tensor is None and name in self._constants:
             values = [a.t for a in self._constants[name].attribute if a.name == "value"]
@@ -192,7 +218,13 @@ class _Raiser:
         return None if tensor is None or is_stub(tensor) else numpy_helper.to_array(tensor)
 
     def _constant(self, node: onnx.NodeProto, role: str, values: Any) -> str:
-        """Add a constant for an operator and return its name, which ends with `role`."""
+        """Add a constant for the conversion of an operator and return the constant's name.
+
+        Args:
+            node: the operator.
+            role: suffix of the name.
+            values: values of the constant.
+        """
         name = f"{node.output[0]}/{role}"
         self._graph.initializer.append(numpy_helper.from_array(np.asarray(values), name))
         return name
@@ -201,10 +233,14 @@ class _Raiser:
         return self._constant(node, role, np.array(values, np.int64))
 
     def _drop_unread(self, node: onnx.NodeProto, kept: int = 1) -> None:
-        """Remove all outputs of an operator after the first `kept`.
+        """Remove the last outputs of an operator, which must not be read.
+
+        Args:
+            node: the operator.
+            kept: number of outputs that remain.
 
         Raises:
-            _NotRaisedError: one of these outputs is read.
+            _NotRaisedError: an output to be removed is read.
         """
         if not self._read.isdisjoint(name for name in node.output[kept:] if name):
             raise _NotRaisedError(node.op_type)
@@ -232,7 +268,7 @@ class _Raiser:
         self._keep(node)
 
     def pad(self, node: onnx.NodeProto) -> None:
-        """Convert Pad from opsets before 11, where the amounts and the value were attributes."""
+        """Convert Pad from opsets before 11, where the pad sizes and the value were attributes."""
         pads, value = self._attribute(node, "pads"), self._attribute(node, "value", 0.0)
         if pads is None:
             raise _NotRaisedError(node.op_type)
@@ -378,7 +414,15 @@ class _Raiser:
     def _add(
         self, op: str, node: onnx.NodeProto, inputs: Sequence[str], result: str, **attributes: Any
     ) -> None:
-        """Append an operator that is part of the conversion of `node`."""
+        """Append an operator that is part of the conversion of another operator.
+
+        Args:
+            op: ONNX type of the new operator.
+            node: the operator that is converted.
+            inputs: names of the input tensors.
+            result: name of the result.
+            **attributes: attributes of the new operator.
+        """
         name = f"{node.name}/{op}"
         self._made.append(helper.make_node(op, list(inputs), [result], name=name, **attributes))
 

@@ -83,12 +83,20 @@ def obstacle(
 
 
 def input_at(node: onnx.NodeProto, place: int) -> str:
-    """Return the name of the input at index `place`, or "" if the operator does not have it."""
+    """Return the name of one of an operator's inputs.
+
+    Args:
+        node: the operator.
+        place: index of the input.
+
+    Returns:
+        The name, or "" if the operator does not have this input.
+    """
     return node.input[place] if place < len(node.input) else ""
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, object]:
-    """Return the explicit attributes of an operator by name."""
+    """Return the values of the attributes that an operator states explicitly, by name."""
     return {a.name: helper.get_attribute_value(a) for a in node.attribute}
 
 
@@ -227,22 +235,22 @@ class RecurrentWriter:
         return self.emit("Slice", [source, *given], name)
 
     def _column(self, place: int) -> str:
-        """Return the name of a constant int64 vector with the single element `place`.
+        """Return the name of a constant int64 vector with a single element, a column index.
 
-        The constant is added on first use.
+        Args:
+            place: the index. The constant is added on first use.
         """
         if place not in self._columns:
             self._columns[place] = self.integers(f"column/{place}", [place])
         return self._columns[place]
 
     def columns(self, whole: str, sizes: Mapping[str, int]) -> list[str]:
-        """Cut a constant matrix into constants with consecutive columns.
-
-        If the constants already exist, they are not added again.
+        """Split a constant matrix into constants that hold consecutive columns.
 
         Args:
             whole: name of the matrix, of shape (rows, columns).
-            sizes: number of columns of each part, by suffix of the part's name.
+            sizes: number of columns of each part, by suffix of the part's name. Constants that
+                already exist are not added again.
 
         Returns:
             Names of the parts.
@@ -288,7 +296,13 @@ class RecurrentWriter:
         return name
 
     def _add(self, name: str, shape: Shape, values: NDArray[np.generic] | None) -> None:
-        """Add a constant to the graph. If `values` is None, it is a float32 stub without data."""
+        """Add a constant to the graph.
+
+        Args:
+            name: full name of the constant.
+            shape: shape of the constant.
+            values: elements of the constant. If None, a float32 tensor without data is added.
+        """
         if values is None:
             self._normal.add_tensor(stub(name, shape, onnx.TensorProto.FLOAT))
         else:
@@ -299,6 +313,8 @@ class RecurrentWriter:
 @dataclass(frozen=True)
 class Direction:
     """Constants and inputs that all steps of one direction of a recurrent operator read.
+
+    A direction is "forward" or "reverse".
 
     Attributes:
         prefix: prefix of the names of the direction's operators.

@@ -78,9 +78,16 @@ def same_pads(node: onnx.NodeProto, kernel: Sequence[int], image: Sequence[int])
 
 
 def kernel_shape(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> list[int] | None:
-    """Return the sizes of an operator's window, or None if they are unknown.
+    """Return the sizes of the window of a convolution or pool.
 
     They are taken from the attribute `kernel_shape` or else from the shape of the weights.
+
+    Args:
+        node: the operator.
+        shapes: known shapes by tensor name.
+
+    Returns:
+        The sizes, or None if they are unknown.
     """
     for attribute in node.attribute:
         if attribute.name == "kernel_shape":
@@ -91,7 +98,13 @@ def kernel_shape(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> list[int]
 
 
 def replace_attribute(node: onnx.NodeProto, name: str, value: list[int] | None) -> None:
-    """Replace an attribute by a list of integers, or remove it if `value` is None."""
+    """Replace an attribute of an operator by a list of integers.
+
+    Args:
+        node: the operator, which is changed in place.
+        name: name of the attribute.
+        value: the integers, or None to remove the attribute.
+    """
     for attribute in [a for a in node.attribute if a.name == name]:
         node.attribute.remove(attribute)
     if value is not None:
@@ -108,6 +121,9 @@ def _is_dilated_same(node: onnx.NodeProto) -> bool:
 
 
 def _needs_size(node: onnx.NodeProto) -> bool:
-    """Return whether the pads depend on the size of the input, which they do only with a stride."""
+    """Return whether an operator's SAME padding depends on the size of its input.
+
+    This is the case for a dilated convolution or pool with a stride above 1.
+    """
     strided = any(a.name == "strides" and set(a.ints) != {1} for a in node.attribute)
     return strided and _is_dilated_same(node)

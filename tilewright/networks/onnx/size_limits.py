@@ -138,7 +138,11 @@ def infer_types(model: onnx.ModelProto, *, follow_values: bool = False) -> onnx.
 
 
 def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of a model with inlined functions and inputs in place of large constants."""
+    """Return a small copy of a model that is sufficient for shape inference.
+
+    Local functions are inlined, and large constants are replaced by inputs of the same shape and
+    type.
+    """
     if model.functions:
         model = inliner.inline_local_functions(model)
     copy = onnx.ModelProto(ir_version=model.ir_version)
@@ -277,7 +281,15 @@ class _Estimate:
         }
 
     def _infer_shapes(self, node: onnx.NodeProto, known: Mapping[str, _Known]) -> dict[str, _Known]:
-        """Infer the shapes of an operator's results, using the values of its small inputs."""
+        """Infer the shapes and types of an operator's results.
+
+        Args:
+            node: the operator.
+            known: known properties of tensors, by name. The values of small inputs are used.
+
+        Returns:
+            Known properties of the results, by name; empty if the inference fails.
+        """
         single_node_model = self._model_of(node, known)
         try:
             inferred = shape_inference.infer_shapes(single_node_model)
@@ -292,10 +304,16 @@ class _Estimate:
     def _evaluate_node(
         self, node: onnx.NodeProto, known: Mapping[str, _Known], results: Mapping[str, _Known]
     ) -> dict[str, NDArray[Any]] | None:
-        """Compute the values of an operator's results.
+        """Compute the values of an operator's results with ONNX's reference evaluator.
 
-        Return None if an input or result is large or unknown, or if ONNX's reference evaluator
-        fails.
+        Args:
+            node: the operator.
+            known: known properties of tensors, by name.
+            results: known shapes and types of the results, by name.
+
+        Returns:
+            The values by name. None if an input or result is large or unknown, or if the evaluator
+            fails.
         """
         if node.domain not in STANDARD_DOMAINS or node.op_type in _UNBOUNDED:
             return None
@@ -320,7 +338,15 @@ class _Estimate:
         return arrays if small else None
 
     def _measure_shape(self, node: onnx.NodeProto, tensor: _Known) -> dict[str, NDArray[Any]]:
-        """Return the result of a Shape or Size operator, computed from its input's shape."""
+        """Return the result of a Shape or Size operator, computed from the shape of its input.
+
+        Args:
+            node: the operator.
+            tensor: known properties of its input.
+
+        Returns:
+            The result, an int64 array, by name.
+        """
         shape = np.array(tensor.shape, np.int64)
         bounds = {attribute.name: attribute.i for attribute in node.attribute}
         kept = shape[bounds.get("start", 0) : bounds.get("end", len(shape))]
@@ -328,7 +354,12 @@ class _Estimate:
         return {node.output[0]: kept if node.op_type == "Shape" else size}
 
     def _model_of(self, node: onnx.NodeProto, known: Mapping[str, _Known]) -> onnx.ModelProto:
-        """Return a model of only this operator. Inputs with known values become constants."""
+        """Return a model that consists of a single operator, for shape inference.
+
+        Args:
+            node: the operator.
+            known: known properties of tensors, by name. Inputs with known values become constants.
+        """
         tensors, inputs = [], []
         for name in dict.fromkeys(filter(None, node.input)):
             tensor = known.get(name, _NOTHING)
@@ -373,7 +404,7 @@ class _Known:
 
     @property
     def is_small(self) -> bool:
-        """Whether the shape is known and has few elements."""
+        """True if the shape is known and has few elements."""
         return self.shape is not None and math.prod(self.shape) <= SMALL_ELEMENTS
 
     @property
@@ -392,7 +423,7 @@ _NOTHING = _Known(None, 0)
 
 
 def _describe_stored(tensor: onnx.TensorProto) -> _Known:
-    """Return the properties of a tensor that is stored in the model file."""
+    """Return the known properties of a constant that is stored in the model file."""
     shape = tuple(tensor.dims)
     small = not is_stub(tensor) and math.prod(shape) <= SMALL_ELEMENTS
     small = small and tensor.data_type in COMPUTABLE
@@ -408,7 +439,12 @@ def _constant_of(node: onnx.NodeProto) -> onnx.TensorProto | None:
 
 
 def _asked_values(graph: onnx.GraphProto, known: Mapping[str, _Known]) -> set[str]:
-    """Return the names of the tensors whose values determine a shape that is still unknown."""
+    """Return the names of the tensors whose values are needed to infer the unknown shapes.
+
+    Args:
+        graph: the graph.
+        known: known properties of tensors, by name.
+    """
     asked: set[str] = set()
     for node in reversed(graph.node):
         unknown = any(known.get(name, _NOTHING).shape is None for name in node.output if name)
@@ -418,7 +454,14 @@ def _asked_values(graph: onnx.GraphProto, known: Mapping[str, _Known]) -> set[st
 
 
 def _declared_tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, _Known]]:
-    """Yield the name and properties of each tensor whose type the graph states."""
+    """Yield the tensors whose element types the graph states.
+
+    Args:
+        graph: the graph.
+
+    Yields:
+        The name of a tensor, and its known shape and type.
+    """
     for info in (*graph.value_info, *graph.input, *graph.output):
         if info.type.WhichOneof("value") == "tensor_type":
             yield info.name, _Known(static_shape(info), info.type.tensor_type.elem_type)

@@ -144,11 +144,15 @@ def infer_shapes(normal: NormalGraph) -> None:
 
 
 def fold_shape_arithmetic(normal: NormalGraph) -> bool:
-    """Evaluate operators that compute shapes, in place, after input shapes have become static.
+    """Evaluate the operators of a graph that compute shapes, in place.
+
+    This is possible after the input shapes have become static.
+
+    Args:
+        normal: the graph.
 
     Returns:
-        Whether an operator was evaluated. If so, inferring shapes again may find more static
-        shapes.
+        True if an operator was evaluated. Inferring shapes again may then find more static shapes.
     """
     shapes, tensors = normal.shapes(), normal.tensors()
     folded = set()
@@ -237,10 +241,13 @@ onnxruntime = lazy_module("onnxruntime")
 def complete_shapes(normal: NormalGraph) -> bool:
     """Let onnxruntime infer the shapes and types that are still missing in a graph, in place.
 
-    A shape that remains unknown depends on values at run time.
+    A shape that remains unknown depends on values of tensors at run time.
+
+    Args:
+        normal: the graph.
 
     Returns:
-        Whether onnxruntime accepts the graph.
+        True if onnxruntime accepts the graph.
     """
     shapes, types = normal.shapes(), normal.types()
     missing = [
@@ -279,7 +286,7 @@ def complete_shapes(normal: NormalGraph) -> bool:
 
 
 def _element_type(text: str) -> int:
-    """Return the ONNX element type for a type name of onnxruntime, such as "float"."""
+    """Convert onnxruntime's name of an element type, such as "float", to ONNX's enumeration."""
     names = {"float": "FLOAT", "double": "DOUBLE", "bool": "BOOL", "string": "STRING"}
     return int(onnx.TensorProto.DataType.Value(names.get(text, text.upper())))
 

@@ -80,6 +80,12 @@ def to_qdq(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class _Rewriter:
+    """Converts the QLinear operators of a model to QDQ form, one operator at a time.
+
+    Args:
+        model: the model, to which constants are added.
+    """
+
     def __init__(self, model: onnx.ModelProto) -> None:
         self._graph = model.graph
         standard = [o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS]
@@ -89,7 +95,14 @@ class _Rewriter:
         self._used.update(self._constants)
 
     def rewrite_node(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Return the operators that replace a node, or the node itself if it is not supported."""
+        """Return the operators in QDQ form that replace an operator.
+
+        Args:
+            node: the operator.
+
+        Returns:
+            The operators, or the operator itself if it is not supported.
+        """
         rules: dict[str, Callable[[onnx.NodeProto], list[onnx.NodeProto] | None]] = {
             "QLinearConv": self._conv,
             "QGemm": self._gemm,
@@ -122,9 +135,15 @@ class _Rewriter:
         )
 
     def _softmax(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        """Convert QLinearSoftmax, or return None if the model's opset has no equivalent.
+        """Convert a QLinearSoftmax to QDQ form.
 
         Its attribute `opset` selects the definition of Softmax, independently of the model's opset.
+
+        Args:
+            node: the QLinearSoftmax.
+
+        Returns:
+            The operators, or None if the model's opset has no equivalent.
         """
         attributes = {a.name: a.i for a in node.attribute}
         axis = attributes.get("axis", -1)  # the default is the same in all opsets, unlike Softmax's
@@ -139,11 +158,14 @@ class _Rewriter:
         return self._over_rows(nodes, axis) if rows else nodes
 
     def _over_rows(self, nodes: list[onnx.NodeProto], axis: int) -> list[onnx.NodeProto]:
-        """Make a Softmax normalise over all axes from `axis` on, by flattening its input.
+        """Make a Softmax normalise over several axes instead of one, by flattening its input.
 
         Args:
-            nodes: the DequantizeLinear, the Softmax and the QuantizeLinear.
-            axis: the first axis.
+            nodes: the DequantizeLinear, the Softmax and the QuantizeLinear. The Softmax is changed.
+            axis: first of the axes. The Softmax normalises over this axis and all axes after it.
+
+        Returns:
+            The operators, including those that flatten the input and restore the shape.
         """
         before, softmax, after = nodes
         data, result = softmax.input[0], softmax.output[0]
@@ -238,9 +260,12 @@ class _Rewriter:
         return nodes
 
     def _scalar(self, name: str) -> str:
-        """Return the name of a scalar (shape ()) with the value of a one-element constant.
+        """Return the name of a constant with one element as a scalar of shape ().
 
-        Other constants keep their name. A scalar scale applies to the whole tensor.
+        A scalar scale or zero point applies to the whole tensor.
+
+        Args:
+            name: name of the constant. A constant with several elements keeps its name.
         """
         tensor = self._constants.get(name)
         if tensor is None or not tensor.dims or self._has_many_values(name):
@@ -348,6 +373,12 @@ def _quantise_once(normal: NormalGraph) -> None:
 
 
 class _DynamicRewriter:
+    """Rewrites the dynamically quantised products of a graph as float products, in place.
+
+    Args:
+        normal: the graph.
+    """
+
     def __init__(self, normal: NormalGraph) -> None:
         self._normal = normal
         self._shapes, self._users = normal.shapes(), normal.users()
@@ -359,7 +390,7 @@ class _DynamicRewriter:
         self._reals: dict[_Operand, str] = {}
 
     def rewrite(self) -> None:
-        """Replace each scaled product of the graph by a float product."""
+        """Replace each integer product, with its conversion to float, by a float product."""
         nodes: list[onnx.NodeProto] = []
         gone: dict[str, str] = {}
         for node in self._normal.graph.node:
@@ -374,7 +405,14 @@ class _DynamicRewriter:
             self._normal.absorbed[name] = Absorbed(product, "scale of the product")
 
     def _scaled_product(self, node: onnx.NodeProto) -> _ScaledProduct | None:
-        """Match an integer product with its Cast and Mul; return None for any other form."""
+        """Match an integer product with the Cast and the Mul that convert its sums to float.
+
+        Args:
+            node: the integer product, a ConvInteger or a MatMulInteger.
+
+        Returns:
+            The matched operators, or None if the product is not followed by such a Cast and Mul.
+        """
         cast = self._sole_reader(node.output[0], "Cast")
         scaled = None if cast is None else self._sole_reader(cast.output[0], "Mul")
         if cast is None or scaled is None or node.domain not in STANDARD_DOMAINS:
@@ -405,10 +443,15 @@ class _DynamicRewriter:
         return reader if known else None
 
     def _activation(self, tensor: str, zero: str) -> _Operand | None:
-        """Return an operand that a DynamicQuantizeLinear writes.
+        """Return a tensor that a DynamicQuantizeLinear writes, as the operand of a product.
 
-        Return None if another operator writes the tensor, or if `zero` is not the zero point that
-        the DynamicQuantizeLinear writes.
+        Args:
+            tensor: name of the tensor.
+            zero: name of the zero point with which the product reads it.
+
+        Returns:
+            The operand. None if another operator writes the tensor, or if `zero` is not the zero
+            point that the DynamicQuantizeLinear writes.
         """
         maker = self._makers.get(tensor)
         if maker is None or maker.op_type != QUANTISES or maker.output[0] != tensor:
@@ -417,10 +460,16 @@ class _DynamicRewriter:
         return _Operand(tensor, scale, zero) if zero == own_zero else None
 
     def _weight(self, node: onnx.NodeProto, scale: str, zero: str) -> _Operand | None:
-        """Return a constant operand.
+        """Return the constant weights of an integer product as an operand.
 
-        Return None if its scale or its zero point is not a constant with one value per tensor or
-        per channel.
+        Args:
+            node: the integer product.
+            scale: name of the scale of the weights.
+            zero: name of their zero point.
+
+        Returns:
+            The operand. None if the scale or the zero point is not a constant with one value per
+            tensor or per channel.
         """
         weight, axis = self._tensors[node.input[1]], CHANNEL_AXIS[node.op_type]
         if len(weight.dims) <= axis:
@@ -443,7 +492,17 @@ class _DynamicRewriter:
         return _Operand(weight.name, *names, axis if scales.ndim else None)
 
     def _values(self, name: str, shape: Sequence[int]) -> NDArray[Any] | None:
-        """Return a constant in shape () or (channels,), or None if it has neither shape."""
+        """Return a constant as an array of shape () or (channels,).
+
+        Args:
+            name: name of the tensor.
+            shape: required last axes of a constant with one value per channel, such as (channels,
+                1, 1).
+
+        Returns:
+            Array of shape () if the tensor has a single value, otherwise (channels,). None if the
+            tensor is not a constant with known values, or has another shape.
+        """
         tensor = self._tensors.get(name)
         if tensor is None or is_stub(tensor):
             return None
@@ -481,5 +540,10 @@ class _DynamicRewriter:
 
 
 def _other_input(node: onnx.NodeProto, name: str) -> str:
-    """Return the other input of an operator with two inputs, of which one is `name`."""
+    """Return the name of the second operand of an operator with two inputs.
+
+    Args:
+        node: the operator.
+        name: name of the first operand, which may be either input.
+    """
     return str(node.input[1 if node.input[0] == name else 0])

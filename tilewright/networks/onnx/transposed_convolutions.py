@@ -42,9 +42,10 @@ reads the same input element."""
 
 @dataclass(frozen=True)
 class _Kind:
-    """Neighbouring output pixels whose taps read the same data.
+    """Neighbouring output pixels of a transposed convolution whose taps read the same data.
 
-    One convolution computes all pixels of a kind.
+    A tap is an element of the kernel that contributes to a pixel. One convolution computes all
+    pixels of a kind.
 
     Attributes:
         taps: kernel indices of the taps of each pixel, from the last to the first; −1 stands for a
@@ -60,7 +61,8 @@ class _Kind:
 class _OutputAxis:
     """Composition of the output of a transposed convolution along one axis.
 
-    The pixels of all kinds form a group, and the output consists of repeated groups.
+    The output consists of groups of `stride` neighbouring pixels. A group contains pixels of all
+    kinds (see `_Kind`).
 
     Attributes:
         kinds: the kinds of pixels, in the order in which they occur in a group.
@@ -131,7 +133,15 @@ def as_convolutions(normal: NormalGraph) -> None:
 
 
 def _upsampling(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> _Upsampling | None:
-    """Return the parameters of a transposed convolution, or None if its form is not supported."""
+    """Read the parameters of a transposed convolution of images.
+
+    Args:
+        node: the transposed convolution.
+        shapes: known shapes by tensor name.
+
+    Returns:
+        The parameters, or None if its form is not supported.
+    """
     if node.op_type != "ConvTranspose" or node.domain not in STANDARD_DOMAINS:
         return None
     data, weight = shapes.get(node.input[0], ()), shapes.get(node.input[1], ())
@@ -168,7 +178,7 @@ def _upsampling(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> _Upsamplin
 
 
 def _axis(length: int, taps: int, stride: int, begin: int, size: int) -> _OutputAxis:
-    """Return the composition of an output axis that needs fewer multiply-adds.
+    """Choose how the output pixels along an axis are computed: by one convolution or by several.
 
     A single convolution for all pixels is preferred to one convolution per kind of pixel if it
     needs at most `WASTED` times as many multiply-adds.
@@ -179,6 +189,9 @@ def _axis(length: int, taps: int, stride: int, begin: int, size: int) -> _Output
         stride: the stride.
         begin: number of pixels that are cut off at the beginning.
         size: length of the output.
+
+    Returns:
+        The composition of the output axis.
     """
     if length == 1:  # each output pixel reads at most one tap
         stride = max(stride, taps)
@@ -192,9 +205,10 @@ def _axis(length: int, taps: int, stride: int, begin: int, size: int) -> _Output
 
 
 def _in_turns(length: int, taps: int, stride: int, begin: int, size: int) -> _OutputAxis | None:
-    """Divide the output pixels along an axis into kinds, which follow each other in turn.
+    """Divide the output pixels along an axis into kinds, each with its own convolution.
 
-    Pixels are of the same kind if their first tap reads the same data element.
+    Pixels are of the same kind if their first tap reads the same data element. The kinds alternate
+    along the axis.
 
     Args:
         length: length of the input along the axis.
@@ -231,7 +245,13 @@ def _in_turns(length: int, taps: int, stride: int, begin: int, size: int) -> _Ou
 
 
 class _PixelWriter:
-    """Writes the operators that replace a transposed convolution. The first one keeps its name."""
+    """Writes the operators that replace a transposed convolution. The first one keeps its name.
+
+    Args:
+        normal: the graph.
+        node: the transposed convolution.
+        up: its parameters.
+    """
 
     def __init__(self, normal: NormalGraph, node: onnx.NodeProto, up: _Upsampling) -> None:
         self._normal = normal
@@ -243,7 +263,12 @@ class _PixelWriter:
     def write_nodes(
         self, weight: onnx.TensorProto, bias: onnx.TensorProto | None
     ) -> list[onnx.NodeProto]:
-        """Return the operators that replace the transposed convolution, in execution order."""
+        """Return the operators that replace the transposed convolution, in execution order.
+
+        Args:
+            weight: weights of the transposed convolution, (g · c, o, kh, kw).
+            bias: its bias, or None.
+        """
         up = self._up
         has_several_pixels = up.rows.stride * up.columns.stride > 1
         lines = []
@@ -296,16 +321,16 @@ class _PixelWriter:
         self, tail: str, kinds: tuple[_Kind, _Kind],
         weight: onnx.TensorProto, bias: onnx.TensorProto | None,
     ) -> str:  # fmt: skip
-        """Append the convolution for one kind of pixels along the height and one along the width.
+        """Append a convolution that computes some of the output pixels.
 
         Args:
             tail: suffix of the names of new operators and tensors.
-            kinds: the kind along the height and the kind along the width.
+            kinds: the kind of pixels along the height, and the kind along the width.
             weight: weights of the transposed convolution.
             bias: its bias, or None.
 
         Returns:
-            The name of the output.
+            The name of the convolution's result.
         """
         inputs = [self._node.input[0], self._weights(f"weights_{tail}", kinds, weight)]
         if bias is not None:
@@ -347,9 +372,18 @@ class _PixelWriter:
         return name
 
     def _weights(self, tail: str, kinds: tuple[_Kind, _Kind], weight: onnx.TensorProto) -> str:
-        """Convert weights (g · c, o, kh, kw) to (g · sy · sx · o, c, my, mx) and return their name.
+        """Convert the weights of the transposed convolution to those of a convolution.
 
-        Here sy and sx are the numbers of pixels of the kinds, and my and mx their numbers of taps.
+        The weights (g · c, o, kh, kw) become (g · sy · sx · o, c, my, mx). Here sy and sx are the
+        numbers of pixels of the two kinds, and my and mx their numbers of taps.
+
+        Args:
+            tail: suffix of the name of the new weights.
+            kinds: the kind of pixels along the height, and the kind along the width.
+            weight: weights of the transposed convolution.
+
+        Returns:
+            The name of the new weights.
         """
         up = self._up
         rows, columns = (np.array(kind.taps) for kind in kinds)
@@ -368,7 +402,15 @@ class _PixelWriter:
         return self._tensor(tail, np.ascontiguousarray(arranged))
 
     def _bias(self, tail: str, kinds: tuple[_Kind, _Kind], bias: onnx.TensorProto) -> str:
-        """Convert a bias (g · o,) to (g · sy · sx · o,) and return its name."""
+        """Repeat a bias for every pixel that a convolution computes, and return its name.
+
+        The bias (g · o,) becomes (g · sy · sx · o,), for sy · sx pixels.
+
+        Args:
+            tail: suffix of the name of the new bias.
+            kinds: the kind of pixels along the height, and the kind along the width.
+            bias: bias of the transposed convolution.
+        """
         up = self._up
         pixels = len(kinds[0].taps) * len(kinds[1].taps)
         if is_stub(bias):

@@ -31,6 +31,8 @@ Numbers = NDArray[Any]
 class Frames:
     """Tensors of a graph as volumes or as frames, and the operators that convert between both.
 
+    A volume has shape (n, c, d, h, w). Its frames are n · d images of shape (c, h, w).
+
     Args:
         normal: the graph.
 
@@ -49,15 +51,22 @@ class Frames:
         self._names = {operator.name for operator in normal.operators}
 
     def is_volume(self, name: str) -> bool:
-        """Return whether a tensor has rank 5 and a known shape without empty dimensions."""
+        """Return whether a tensor holds volumes: five dimensions, none of them empty or unknown.
+
+        Args:
+            name: name of the tensor.
+        """
         shape = self.shapes.get(name, ())
         return len(shape) == VOLUME and min(shape) > 0
 
     def frames_of(self, name: str) -> str:
         """Convert volumes to frames, and return the name of the frames.
 
-        Volumes have the shape (n, c, d, h, w), and frames the shape (n · d, c, h, w).
         The conversion is written on first use.
+
+        Args:
+            name: name of the tensor of volumes, of shape (n, c, d, h, w). The frames have the shape
+                (n · d, c, h, w).
         """
         if name not in self.framed:
             n, c, d, h, w = self.shapes[name]
@@ -66,7 +75,11 @@ class Frames:
         return self.framed[name]
 
     def make_whole(self, name: str) -> None:
-        """Write the conversion of frames to volumes unless the volumes already exist."""
+        """Append the conversion of frames to volumes, unless the volumes already exist.
+
+        Args:
+            name: name of the tensor of volumes.
+        """
         if name in self.framed and name not in self._whole:
             n, c, d, h, w = self.shapes[name]
             apart = self.reshape(self.framed[name], f"{name}/depth", (n, d, c, h, w))
@@ -79,7 +92,12 @@ class Frames:
         self._whole.update(node.output)
 
     def append(self, node: onnx.NodeProto) -> None:
-        """Append an operator of the original graph that was changed to read and write frames."""
+        """Append an operator of the original graph that was changed to read and write frames.
+
+        Args:
+            node: the operator, which still has the name of the volumes as its output. The output is
+                renamed and recorded as frames.
+        """
         name = node.output[0]
         node.output[0] = self.framed[name] = f"{name}/frames"
         self.nodes.append(node)
@@ -106,7 +124,13 @@ class Frames:
         return result
 
     def reshape(self, source: str, result: str, shape: Shape) -> str:
-        """Append a Reshape and return the name of its result."""
+        """Append a Reshape and return the name of its result.
+
+        Args:
+            source: name of the tensor to reshape.
+            result: name of the result.
+            shape: shape of the result.
+        """
         wanted = self._constant(f"{result}/shape", np.array(shape, np.int64))
         return self.add("Reshape", [source, wanted], result)
 
@@ -188,7 +212,14 @@ def as_frames(normal: NormalGraph) -> None:
 
 
 class _FrameWriter:
-    """Writes the operators of a graph one by one. Volumes are converted to frames where needed."""
+    """Writes the operators of a graph one by one, with volumes converted to frames.
+
+    A volume has shape (n, c, d, h, w). Its frames are n · d images of shape (c, h, w). An operator
+    for which no rule exists reads and writes volumes, as in the source graph.
+
+    Args:
+        normal: the graph.
+    """
 
     def __init__(self, normal: NormalGraph) -> None:
         self._frames = Frames(normal)
@@ -205,11 +236,17 @@ class _FrameWriter:
         self._rules = rules
 
     def convolves(self, node: onnx.NodeProto) -> bool:
-        """Return whether a node is a convolution that is rewritten."""
+        """Return whether a node is a 3-D convolution, possibly transposed, that is rewritten."""
         return self._is_convolution(node) or self._is_transposed(node)
 
     def write(self, node: onnx.NodeProto) -> None:
-        """Append an operator, changed to read and write frames if a rule allows it."""
+        """Append an operator of the source graph.
+
+        It is changed to read and write frames if one of the rules applies to it.
+
+        Args:
+            node: the operator.
+        """
         for applies, rule in self._rules:
             if node.domain in STANDARD_DOMAINS and applies(node):
                 rule(node)
@@ -234,7 +271,7 @@ class _FrameWriter:
     def _is_windowed(self, node: onnx.NodeProto) -> bool:
         """Return whether a node applies windows with explicit padding to volumes.
 
-        The node must have a single output.
+        The node is a convolution or pool. It must have a single output, and no negative padding.
         """
         single = len([name for name in node.output if name]) == 1
         padding = {a.name: a.s for a in node.attribute}.get("auto_pad", b"NOTSET")
@@ -270,10 +307,15 @@ class _FrameWriter:
         self._frames.append(node)
 
     def _sum_of_taps(self, node: onnx.NodeProto, source: str, windows: Indices) -> None:
-        """Write one convolution per depth index of the kernel, and add the results.
+        """Write a 3-D convolution as a sum of 2-D convolutions, one per depth index of the kernel.
 
         This form is used for grouped convolutions, where the frames under the kernel cannot simply
         be stacked as channels, because each group would need its own.
+
+        Args:
+            node: the 3-D convolution.
+            source: name of the frames that it reads.
+            windows: indices of the frames that each output frame reads, of shape (d, taps).
         """
         (data, weight), result, total = node.input[:2], node.output[0], ""
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
@@ -292,9 +334,14 @@ class _FrameWriter:
         self._frames.framed[result] = total
 
     def _windows(self, node: onnx.NodeProto, taps: int) -> Indices:
-        """Return the indices of the input frames that each output frame reads, of shape (d, taps).
+        """Return the indices of the input frames that each output frame reads.
 
-        Indices may lie outside the volume, in the padding.
+        Args:
+            node: the convolution or pool.
+            taps: length of its window along depth.
+
+        Returns:
+            Int array of shape (output depth, taps). Indices in the padding lie outside the volume.
         """
         numbers = _ints(node)
         stride, dilation = (numbers.get(name, (1,))[0] for name in ("strides", "dilations"))
@@ -418,7 +465,12 @@ class _FrameWriter:
         self._frames.append(node)
 
     def _without_depth(self, name: str) -> str:
-        """Return the name of a constant reshaped to broadcast with frames instead of volumes."""
+        """Return the name of a constant that is reshaped so that it broadcasts with frames.
+
+        Args:
+            name: name of the constant, which broadcasts with volumes (n, c, d, h, w). The reshaped
+                constant is added on first use.
+        """
         if len(self._constants[name].dims) < 3:
             return name
         return self._frames.derive_constant(name, "frames", lambda v: v.squeeze(-3))
@@ -467,5 +519,13 @@ def _taps_as_channels(weight: Numbers) -> Numbers:
 
 
 def _one_tap(tap: int, weight: Numbers) -> Numbers:
-    """Return the weights (o, c, kh, kw) at one depth index of weights (o, c, kd, kh, kw)."""
+    """Return the part of 3-D convolution weights that belongs to one depth index of the kernel.
+
+    Args:
+        tap: the depth index.
+        weight: weights of shape (o, c, kd, kh, kw).
+
+    Returns:
+        Weights of shape (o, c, kh, kw).
+    """
     return weight[:, :, tap]

@@ -30,10 +30,11 @@ FOLDED = "computed in advance by onnxruntime, from constants only"
 def fold_constants(normal: NormalGraph, reasons: Mapping[str, str]) -> bool:
     """Fold operators whose inputs are all constants, in place.
 
-    There are two reasons for folding: a region without inputs would compute the same result at each
-    inference, and TVM's importer compiles some operators differently if their inputs are constants.
-    Operators through which the importer reads weights (`STORED`) are not folded if they are
-    compiled. If the weights are stubs without data, the results are stubs as well.
+    There are two reasons for folding: a region (a part that onnxruntime runs) without inputs would
+    compute the same result at each inference, and TVM's importer compiles some operators
+    differently if their inputs are constants. Operators through which the importer reads weights
+    (`STORED`) are not folded if they are compiled. If the weights are stubs without data, the
+    results are stubs as well.
 
     Args:
         normal: the graph.

@@ -89,7 +89,7 @@ def _open(model: onnx.ModelProto, *, optimised: bool = False) -> None:
 
 
 def opens(model: onnx.ModelProto, *, optimised: bool = False) -> bool:
-    """Return whether onnxruntime accepts a model, whose weights may be stubs.
+    """Return whether onnxruntime accepts a model, whose weights may lack their data.
 
     Args:
         model: the model.

@@ -60,7 +60,7 @@ class RegionModel:
 
 
 def region_model(normal: NormalGraph, region: Region) -> RegionModel:
-    """Return the model of a region: its operators and their weights.
+    """Return the ONNX model of a region: the operators that onnxruntime runs, with their weights.
 
     Args:
         normal: the whole graph.
@@ -75,7 +75,7 @@ def region_model(normal: NormalGraph, region: Region) -> RegionModel:
 
 
 def without_last(normal: NormalGraph, regions: Iterable[Region]) -> onnx.ModelProto | None:
-    """Return the model without the regions that run after all compiled code.
+    """Return the model without the regions that onnxruntime runs after all compiled code.
 
     The tensors that these regions read become outputs.
 
@@ -103,7 +103,7 @@ def without_last(normal: NormalGraph, regions: Iterable[Region]) -> onnx.ModelPr
 
 
 def collapse(normal: NormalGraph, regions: Sequence[Region]) -> NormalGraph:
-    """Return a copy of a graph in which one operator per region calls the region.
+    """Return a copy of a graph in which each onnxruntime region is replaced by one operator.
 
     Args:
         normal: the graph.
@@ -181,7 +181,7 @@ def _constant_info(tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
 
 @dataclass(frozen=True, eq=False)
 class LastRegions:
-    """The regions of a network that run after all compiled code.
+    """The regions of a network that onnxruntime runs after all compiled code.
 
     Attributes:
         regions: the regions.
@@ -199,7 +199,14 @@ class LastRegions:
         return data_inputs(self.whole)
 
     def seeded_inputs(self, seed: int = 0) -> dict[str, NDArray[Any]]:
-        """Draw random inputs of the network with `sample_values.seeded_inputs`, arrays by name."""
+        """Draw random inputs of the network.
+
+        Args:
+            seed: seed of the random generator.
+
+        Returns:
+            Arrays by input name, as `sample_values.seeded_inputs` draws them.
+        """
         kinds = {
             info.name: (self.shape_of(info), self.dtype_of(info))
             for info in self.inputs
@@ -208,12 +215,26 @@ class LastRegions:
         return seeded_inputs(kinds, seed)
 
     def shape_of(self, info: onnx.ValueInfoProto) -> tuple[int, ...]:
-        """Return the shape of an input or output; sizes that depend on values of tensors are −1."""
+        """Return the shape of an input or output of the network.
+
+        Args:
+            info: the input or output.
+
+        Returns:
+            The shape, with −1 for a size that depends on values of tensors.
+        """
         dimensions = info.type.tensor_type.shape.dim
         return tuple(d.dim_value if d.HasField("dim_value") else -1 for d in dimensions)
 
     def dtype_of(self, info: onnx.ValueInfoProto) -> str:
-        """Return the numpy name of the element type of an input or output, "str" for text."""
+        """Return the NumPy name of the element type of an input or output.
+
+        Args:
+            info: the input or output.
+
+        Returns:
+            The name; "str" for text.
+        """
         kind = info.type.tensor_type.elem_type
         return TEXT if kind == TensorProto.STRING else helper.tensor_dtype_to_np_dtype(kind).name
 
@@ -230,7 +251,14 @@ class LastRegions:
         return arrays
 
     def output_shape(self, name: str) -> tuple[int, ...] | None:
-        """Return the shape of an output, or None if its rank is unknown."""
+        """Return the shape of an output of the network.
+
+        Args:
+            name: name of the output.
+
+        Returns:
+            The shape, or None if the number of dimensions is unknown.
+        """
         info = next(output for output in self.whole.graph.output if output.name == name)
         return self.shape_of(info) if info.type.tensor_type.HasField("shape") else None
 

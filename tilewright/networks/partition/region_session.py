@@ -80,7 +80,11 @@ class RegionSession:
 
     @classmethod
     def for_region(cls, region: RegionModel, threads: int) -> RegionSession:
-        """Create a session for a region.
+        """Create an onnxruntime session for a region.
+
+        Args:
+            region: the region with its model.
+            threads: number of threads that onnxruntime uses, 0 for one per core.
 
         Raises:
             ImportFailedError: onnxruntime rejects the model.
@@ -112,7 +116,7 @@ class RegionSession:
 
 
 class RegionCalls:
-    """The functions through which compiled code calls regions, and the errors that they raise.
+    """The functions through which compiled code calls onnxruntime, and the errors that they raise.
 
     An exception loses its type on its way through compiled code. The original exception is
     therefore stored here, separately for each thread, and `reraise_errors` raises it again.
@@ -147,7 +151,7 @@ class RegionCalls:
 
     @contextmanager
     def reraise_errors(self) -> Iterator[None]:
-        """Raise an exception from a region again, with its original type (context manager)."""
+        """Raise an exception of an onnxruntime region with its original type (context manager)."""
         # TVM turns an exception of a registered function into its own error type.
         self._caller.error = None
         try:

@@ -61,7 +61,7 @@ class Region:
 
 
 def find_regions(normal: NormalGraph, reasons: Mapping[str, str]) -> list[Region]:
-    """Partition a graph with static input shapes into compiled code and regions.
+    """Partition a graph with static input shapes into compiled code and onnxruntime regions.
 
     Args:
         normal: the graph. Operators whose inputs or outputs have no static shape are not compiled.
@@ -74,7 +74,13 @@ def find_regions(normal: NormalGraph, reasons: Mapping[str, str]) -> list[Region
 
 
 def whole_region(normal: NormalGraph, regions: Iterable[Region]) -> Region:
-    """Return one region that contains all operators of a graph, with the causes of `regions`."""
+    """Return one region that contains all operators of a graph.
+
+    Args:
+        normal: the graph.
+        regions: the regions into which the graph was partitioned. The reasons why their operators
+            are not compiled are kept.
+    """
     causes = tuple(cause for region in regions for cause in region.causes)
     return Region(
         tuple(node.name for node in normal.graph.node),
@@ -158,7 +164,14 @@ class _Partitioner:
         return _Node(node.name, node.op_type, reads, writes, macs > 0)
 
     def _not_passable(self, names: Iterable[str]) -> str:
-        """Return the first tensor that cannot pass between compiled code and onnxruntime, or ""."""
+        """Return the first of some tensors that cannot pass between compiled code and onnxruntime.
+
+        Args:
+            names: names of the tensors.
+
+        Returns:
+            The name of the tensor, or "" if all can pass.
+        """
         return next((name for name in names if not self._is_passable(name)), "")
 
     def _why_not_passable(self, name: str) -> str:
@@ -178,9 +191,13 @@ class _Partitioner:
         return shape is not None and 0 not in shape and self._types.get(name) in COMPUTABLE
 
     def _clusters(self) -> list[set[int]]:
-        """Return the sets of operators that must be in the same region.
+        """Return the sets of operators that must run in the same region.
 
-        The operators of a set exchange tensors that cannot be passed to compiled code.
+        The operators of a set exchange tensors that cannot pass between compiled code and
+        onnxruntime.
+
+        Returns:
+            Sets of node indices.
         """
         cluster_by_node: dict[int, set[int]] = {}
         for i, node in enumerate(self._nodes):
@@ -193,7 +210,11 @@ class _Partitioner:
         return list({id(cluster): cluster for cluster in cluster_by_node.values()}.values())
 
     def _levels(self) -> list[int]:
-        """Return the level of each node. The nodes are in topological order."""
+        """Return the level of each node, which states where changes to and from onnxruntime occur.
+
+        The level increases with each change between compiled code and onnxruntime; see the module's
+        documentation. The nodes are in topological order.
+        """
         clusters = self._clusters()
         cluster_of = {i: n for n, cluster in enumerate(clusters) for i in cluster}
         least = [0] * len(clusters)
@@ -229,7 +250,11 @@ class _Partitioner:
         return self._connected_components(levels)
 
     def _connected_components(self, levels: Sequence[int]) -> list[_Group]:
-        """Return the connected components of the operators that are not compiled, per level."""
+        """Return the connected groups of operators in onnxruntime that have the same level.
+
+        Args:
+            levels: level of each node.
+        """
         groups: list[_Group] = []
         seen: set[int] = set()
         for start in sorted(self._outside):
@@ -247,7 +272,13 @@ class _Partitioner:
         return groups
 
     def _early(self) -> set[int]:
-        """Return the operators that are not compiled and on which compiled operators depend."""
+        """Return the nodes in onnxruntime on which compiled operators depend.
+
+        They cannot wait until all compiled code has run.
+
+        Returns:
+            Node indices.
+        """
         clusters, early = self._clusters(), set[int]()
         while True:
             size = len(early)
@@ -263,9 +294,11 @@ class _Partitioner:
                 return early
 
     def _reached(self, start: Iterable[int], *, backwards: bool = False) -> set[int]:
-        """Return all nodes that depend on the nodes in `start`.
+        """Return all nodes that depend on some nodes, directly or indirectly.
 
-        With `backwards`, return all nodes on which the nodes in `start` depend.
+        Args:
+            start: indices of the nodes.
+            backwards: return all nodes on which the nodes in `start` depend instead.
         """
         reached: set[int] = set()
         waiting = list(start)
@@ -277,13 +310,26 @@ class _Partitioner:
         return reached
 
     def _absorb(self, nodes: Iterable[int]) -> bool:
-        """Move the compiled nodes among `nodes` to onnxruntime. Return True if there were any."""
+        """Move operators to onnxruntime.
+
+        Args:
+            nodes: indices of the operators. Some may already run in onnxruntime.
+
+        Returns:
+            True if an operator was moved.
+        """
         new = set(nodes) - self._outside
         self._outside |= new
         return bool(new)
 
     def _absorb_between(self) -> bool:
-        """Move operators on a path between operators of the same cluster to onnxruntime."""
+        """Move operators to onnxruntime that lie between operators of the same region.
+
+        These are the operators on a path between two operators that must run in the same region.
+
+        Returns:
+            True if an operator was moved.
+        """
         between = [
             self._reached(cluster) & self._reached(cluster, backwards=True)
             for cluster in self._clusters()
@@ -291,10 +337,13 @@ class _Partitioner:
         return self._absorb(set[int]().union(*between))
 
     def _absorb_behind(self) -> bool:
-        """Move operators to onnxruntime that depend on a cluster of operators that has to run last.
+        """Move operators to onnxruntime that depend on a region that has to run last.
 
-        A cluster has to run last if it writes a network output that cannot be passed to compiled
+        A region has to run last if it writes a network output that cannot be passed to compiled
         code, for example because its shape depends on values of tensors.
+
+        Returns:
+            True if an operator was moved.
         """
         early = self._early()
         for cluster in self._clusters():
@@ -311,6 +360,9 @@ class _Partitioner:
 
         A connected group is moved if this reduces the number of tensors that pass between compiled
         code and onnxruntime.
+
+        Returns:
+            True if an operator was moved.
         """
         levels = self._levels()
         seen: set[int] = set()

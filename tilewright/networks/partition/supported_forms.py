@@ -115,10 +115,14 @@ class Forms:
                 self._opsets.setdefault("", self._opsets[name])
 
     def form_of(self, node: onnx.NodeProto) -> OperatorForm | None:
-        """Return the form of a node.
+        """Return the form of an operator: what it computes, independently of sizes and values.
 
-        Returns None if forms cannot describe one of its attributes, or if the element type or rank
-        of an input is unknown.
+        Args:
+            node: the operator.
+
+        Returns:
+            The form. None if forms cannot describe one of its attributes, or if the element type or
+            rank of an input is unknown.
         """
         domain = "" if node.domain in STANDARD_DOMAINS else node.domain
         schema = _schema(node.op_type, domain, self._opsets.get(domain, 1))
@@ -158,7 +162,11 @@ class Forms:
 
 
 def _is_variadic(parameters: Sequence[onnx.defs.OpSchema.FormalParameter]) -> bool:
-    """Return whether an operator has a variable number of inputs or outputs."""
+    """Return whether the number of an operator's inputs, or of its outputs, is variable.
+
+    Args:
+        parameters: description of the inputs, or of the outputs, in the ONNX standard.
+    """
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
     return bool(parameters) and bool(parameters[-1].option == variadic)
 
@@ -198,7 +206,15 @@ def _is_default(attribute: AttributeProto, schema: onnx.defs.OpSchema | None) ->
 
 
 def _default_of(attribute: AttributeProto, schema: onnx.defs.OpSchema | None) -> Any:
-    """Return the default value of an attribute, or None if it has no default."""
+    """Return the default value of an operator's attribute.
+
+    Args:
+        attribute: the attribute.
+        schema: definition of the operator in the ONNX standard, or None.
+
+    Returns:
+        The value, or None if the attribute has no default.
+    """
     known = None if schema is None else schema.attributes.get(attribute.name)
     if known is None or not known.default_value.type:
         return None
@@ -275,7 +291,11 @@ class FormTable:
 
     @classmethod
     def from_json(cls, rows: Json) -> FormTable:
-        """Read a table from the JSON data that `to_json` returned."""
+        """Create a table from its JSON representation.
+
+        Args:
+            rows: the JSON data that `to_json` returned.
+        """
         table = cls(())
         table._rows = {
             (
@@ -288,7 +308,14 @@ class FormTable:
 
 
 def _row_of(form: OperatorForm) -> tuple[Row, str]:
-    """Return the table row of a form, and the ranks of the form's inputs as text."""
+    """Return the row of the form table to which an operator form belongs.
+
+    Args:
+        form: the form.
+
+    Returns:
+        The row's key, in which the ranks of the inputs are left out, and these ranks as text.
+    """
     parts = [_split_rank(text) for text in form.inputs]
     kinds = tuple(kind for kind, _ in parts)
     row = form.operator, form.since, form.attributes, form.outputs, kinds
@@ -296,7 +323,14 @@ def _row_of(form: OperatorForm) -> tuple[Row, str]:
 
 
 def _split_rank(text: str) -> tuple[str, str]:
-    """Split the text of an input into the text with "?" in place of the rank, and the rank."""
+    """Split the text of an operator's input in a form into the type and the rank.
+
+    Args:
+        text: element type and rank, such as "float32:4c"; "-" for an absent input.
+
+    Returns:
+        The text with "?" in place of the rank, and the rank.
+    """
     kind, colon, rest = text.partition(":")
     return (f"{kind}:?{rest[1:]}", rest[0]) if colon else (text, "-")
 
@@ -313,14 +347,14 @@ def supported_forms() -> FormTable:
 
 
 def reasons_not_compiled(normal: NormalGraph, table: FormTable) -> dict[str, str]:
-    """Return for each operator of a graph that is not compiled the reason.
+    """Return the reasons why operators of a graph are not compiled by TVM.
 
     Args:
         normal: the graph.
-        table: the forms that are compiled.
+        table: the operator forms that are compiled.
 
     Returns:
-        Reason by operator name.
+        The reason by operator name. Operators that are compiled are left out.
     """
     forms, shapes, constants = Forms(normal), normal.shapes(), normal.tensors()
     reasons = dict.fromkeys(_constant(normal), "its result does not depend on any input")

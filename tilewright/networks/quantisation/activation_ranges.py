@@ -142,9 +142,16 @@ def observe(
 def _observe_largest(
     run: ModelRunner, tensors: Collection[str], feeds: Sequence[Feed]
 ) -> Observation:
-    """Return the largest magnitude of each tensor over all samples; NaN if a value is NaN.
+    """Measure the largest magnitude of each tensor over all samples.
 
-    The watched values of the first samples are kept, up to `KEPT_BYTES` in total.
+    Args:
+        run: function that returns the values of the tensors for a sample.
+        tensors: names of the tensors.
+        feeds: samples, arrays by input name.
+
+    Returns:
+        The magnitudes, NaN for a tensor with a NaN value, and up to `KEPT_BYTES` of values from the
+        first samples.
     """
     largest = dict.fromkeys(sorted(tensors), 0.0)
     kept: list[Watched] = []
@@ -164,6 +171,8 @@ def _observe_largest(
 
 def covering_exponents(largest: Mapping[str, float]) -> dict[str, int]:
     """Return the smallest exponent e at which int8 with scale 2^e clips no value, for each tensor.
+
+    Exponents are at least -`LIMIT`. A tensor of zeros gets the exponent `OF_ZEROS`.
 
     Args:
         largest: largest magnitude by tensor name.
@@ -230,7 +239,14 @@ def least_error_exponents(
 
 
 def _thin_out(values: NDArray[Any]) -> NDArray[Any]:
-    """Return at most `WATCHED_ELEMENTS` values of an array, evenly spaced, of shape (n,)."""
+    """Select evenly spaced values of an array, at most `WATCHED_ELEMENTS`.
+
+    Args:
+        values: array of any shape.
+
+    Returns:
+        Array of shape (n,).
+    """
     flat = values.ravel()
     step = -(-len(flat) // WATCHED_ELEMENTS)
     # An odd step does not select a fixed column of an image.
@@ -238,7 +254,14 @@ def _thin_out(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _magnitude(bounds: tuple[Any, Any]) -> float:
-    """Return the larger magnitude of two bounds of any shape; NaN if a bound contains NaN."""
+    """Return the larger magnitude of a lower and an upper bound.
+
+    Args:
+        bounds: the two bounds, numbers or arrays of any shape.
+
+    Returns:
+        The magnitude; NaN if a bound contains NaN.
+    """
     return float(np.max([np.abs(np.asarray(bound)).max(initial=0.0) for bound in bounds]))
 
 
@@ -266,7 +289,7 @@ whereas a larger quantisation step distributes the same squared error over all i
 
 
 class Tail:
-    """Largest magnitudes of one tensor over all samples.
+    """Largest magnitudes of one tensor over all calibration samples.
 
     They are used to estimate the clipping error of values that exceed those in the samples.
     """
@@ -282,12 +305,12 @@ class Tail:
         self._top = _top(np.concatenate([self._top, _top(magnitudes)]))
 
     def unseen_error(self, limit: float) -> float:
-        """Estimate how much larger the squared clipping error is on new samples than so far.
+        """Estimate the additional squared clipping error on values that the samples do not contain.
 
-        The new samples are assumed to hold as many values as the seen samples. The amount by which
-        values exceed the tail's threshold is modelled by an exponential distribution. The clipping
-        error on the seen samples is subtracted, because the caller has already counted it. The
-        difference is multiplied by `WEIGHT`.
+        As many new values as in the samples are assumed. The amount by which values exceed the
+        tail's threshold is modelled by an exponential distribution. The clipping error on the
+        samples is subtracted, because the caller has already counted it. The difference is
+        multiplied by `WEIGHT`.
 
         Args:
             limit: magnitude at which values are clipped.
@@ -310,7 +333,7 @@ class Tail:
 
 
 def _top(magnitudes: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the `MOST_IN_TAIL` + 1 largest values, in any order, of shape (n,)."""
+    """Return the `MOST_IN_TAIL` + 1 largest values of a vector, in any order."""
     if magnitudes.size > MOST_IN_TAIL + 1:
         kept = MOST_IN_TAIL + 1
         magnitudes = np.partition(magnitudes, magnitudes.size - kept)[-kept:]

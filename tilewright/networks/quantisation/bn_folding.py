@@ -155,9 +155,13 @@ def _optimised(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _name_again(lean: onnx.ModelProto, normal: NormalGraph) -> None:
-    """Restore the names of operators that onnxruntime replaced by other operators.
+    """Give operators that onnxruntime created the names of the operators that they replace.
 
-    The operator that writes the same tensor gets the name of the replaced one.
+    A new operator replaces the operator that wrote the same tensor.
+
+    Args:
+        lean: the model after onnxruntime's optimisation, which is changed.
+        normal: the model before it.
     """
     present = {node.name for node in lean.graph.node}
     gone = {
@@ -222,6 +226,12 @@ def _fold_norm(
 
     (x·W + b − mean) · s + beta = x·(W·s) + (b − mean) · s + beta, where s = gamma / √(variance +
     ε). The BatchNorm becomes an Add of the constant (b − mean) · s + beta.
+
+    Args:
+        normal: the graph.
+        product: the matrix product.
+        norm: the BatchNorm that reads its result.
+        tensors: constants by tensor name.
     """
     arrays = [numpy_helper.to_array(tensors[name]).astype(np.float64) for name in norm.input[1:]]
     gamma, beta, mean, variance = arrays
@@ -244,5 +254,11 @@ def _fold_norm(
 
 
 def attribute(node: onnx.NodeProto, name: str, default: object = None) -> object:
-    """Return the value of a node's attribute, or `default` if the node does not have it."""
+    """Return the value of an operator's attribute.
+
+    Args:
+        node: the operator.
+        name: name of the attribute.
+        default: value that is returned if the operator does not have the attribute.
+    """
     return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)

@@ -65,7 +65,14 @@ class Exponents:
         return self.weights[name] - self.finer.get(name, np.zeros(1, np.int64))
 
     def least_of_weights(self, name: str) -> int | None:
-        """Return the smallest exponent of a group's weights, or None if it has no weights."""
+        """Return the smallest exponent of a group's weights.
+
+        Args:
+            name: name of the group's first operator.
+
+        Returns:
+            The exponent, or None if the group has no weights.
+        """
         return int(self.of_weights(name).min()) if name in self.weights else None
 
 
@@ -101,7 +108,12 @@ def quantise_array(
 
 
 def _steps(values: NDArray[np.float64], factor: float | NDArray[np.float64]) -> NDArray[np.float64]:
-    """Multiply values by a factor, round half to even and clip to −128 … 127."""
+    """Multiply values by a factor, round half to even and clip to the int8 range −128 … 127.
+
+    Args:
+        values: the values.
+        factor: the reciprocal of the scale, one number or an array that broadcasts with the values.
+    """
     steps: NDArray[np.float64] = values * factor
     np.rint(steps, out=steps)
     np.clip(steps, -128, INT8_MAX, out=steps)
@@ -123,7 +135,12 @@ def shape_along(values: NDArray[Any], axis: int, rank: int) -> NDArray[Any]:
 
 
 def squared_error(values: NDArray[np.floating], exponent: int) -> float:
-    """Return the sum of squared errors of quantising an array to int8 with scale 2^exponent."""
+    """Return the sum of squared errors of quantising an array to int8.
+
+    Args:
+        values: array of any shape.
+        exponent: the exponent e of the scale 2^e.
+    """
     wide = np.asarray(values, np.float64)
     difference = _steps(wide, math.ldexp(1.0, -exponent))
     difference *= math.ldexp(1.0, exponent)
@@ -195,7 +212,14 @@ def choose_exponents(
 
 
 class _Weights:
-    """Exponents of weights, raised where a bias or a residual would otherwise not fit int32."""
+    """Exponents of the weights of each group (the operators of one int8 layer).
+
+    An exponent is raised where a bias or a residual would otherwise not fit into int32.
+
+    Args:
+        normal: the folded float model.
+        plan: the operators that become int8.
+    """
 
     def __init__(self, normal: NormalGraph, plan: QuantisationPlan) -> None:
         tensors, nodes = normal.tensors(), {node.name: node for node in normal.graph.node}
@@ -220,7 +244,12 @@ class _Weights:
         }
 
     def of_sums(self, group: Group, activations: Mapping[str, int]) -> int:
-        """Return the exponent of a group's int32 accumulators."""
+        """Return the exponent of the scale of a group's int32 accumulators.
+
+        Args:
+            group: the group.
+            activations: exponent of each activation, by tensor name.
+        """
         if group.weight is None:
             return sum(activations[name] for name in group.operands)
         least = self._floors[group]
@@ -229,7 +258,11 @@ class _Weights:
         return max(activations[group.operands[0]] + self._asked[group], least)
 
     def choose_exponents(self, activations: Mapping[str, int]) -> dict[str, int]:
-        """Return the exponent of each group's weights, by name of the group's first operator."""
+        """Return the exponent of each group's weights, by name of the group's first operator.
+
+        Args:
+            activations: exponent of each activation, by tensor name.
+        """
         return {
             group.nodes[0]: self.of_sums(group, activations) - activations[group.operands[0]]
             for group in self._asked
@@ -237,7 +270,14 @@ class _Weights:
 
 
 class _Alike:
-    """Sets of tensors that have to share an exponent. `join` merges the sets of its tensors."""
+    """Sets of tensors that have to share an exponent.
+
+    `join` merges the sets of the given tensors, and `highest` returns the largest exponent of each
+    set.
+
+    Args:
+        names: names of all tensors. Each tensor starts in a set of its own.
+    """
 
     def __init__(self, names: Iterable[str]) -> None:
         self._of = {name: {name} for name in names}

@@ -125,6 +125,13 @@ class _NoGroup(Exception):
 
 
 class _Planner:
+    """Decides which fused calls of a folded float model become int8 layers.
+
+    Args:
+        normal: the model.
+        keep_float: names of operators that stay in float.
+    """
+
     def __init__(self, normal: NormalGraph, keep_float: Collection[str]) -> None:
         self._normal = normal
         self._nodes = {node.name: node for node in normal.graph.node}
@@ -155,9 +162,13 @@ class _Planner:
         return QuantisationPlan(tuple(ordered), moves, frozenset(tensors), self._kept)
 
     def _group(self, call: FusedCall) -> Group:
-        """Return the operators of a fused call that form one layer.
+        """Return the operators of a fused call that become one int8 layer.
 
-        Raises `_NoGroup` if they have to stay in float.
+        Args:
+            call: the fused call.
+
+        Raises:
+            _NoGroup: the operators have to stay in float.
         """
         anchor = self._nodes.get(call.node)
         if anchor is None or anchor.op_type not in ANCHORS[call.operator]:
@@ -211,7 +222,7 @@ class _Planner:
         taken: set[str],
         reached: set[str],
     ) -> tuple[str, ...]:
-        """Add those candidates to the int8 groups whose inputs are all int8 already.
+        """Move groups to int8 whose inputs are all int8 already.
 
         Args:
             groups: the int8 groups, by the name of their first operator. The function adds
@@ -255,9 +266,13 @@ class _Planner:
         return self._types.get(tensor) == int(TensorProto.FLOAT)
 
     def _is_image(self, tensor: str) -> bool:
-        """Return whether a tensor is an image, of rank 4.
+        """Return whether a tensor of the model is an image, that is, has four dimensions.
 
-        A sequence of rank 3 that is only read by Unsqueeze counts as an image of height 1.
+        A sequence with three dimensions that is only read by Unsqueeze counts as an image of height
+        1.
+
+        Args:
+            tensor: name of the tensor.
         """
         readers = [node for node in self._normal.graph.node if tensor in node.input]
         is_sequence = self._rank(tensor) == 3 and {node.op_type for node in readers} == {
@@ -270,14 +285,26 @@ class _Planner:
 
 
 def _is_ragged(call: FusedCall) -> bool:
-    """Return whether an average pool divides by fewer pixels at the border than elsewhere."""
+    """Return whether an average pool divides by fewer pixels at the image border than elsewhere.
+
+    This is the case if it has padding that it does not count.
+    """
     return any(call.padding) and not call.count_include_pad
 
 
 def _present_names(normal: NormalGraph, names: Collection[str]) -> set[str]:
-    """Return the operators in `names`, or the operators that absorbed them in normalisation.
+    """Return the operators of the normalised model that compute the named operators.
 
-    Raises `UnknownName` for a name that the model does not have.
+    Args:
+        normal: the normalised model.
+        names: operator names of the original model.
+
+    Returns:
+        The names. For an operator that normalisation merged into another one, the name of the other
+        one.
+
+    Raises:
+        UnknownName: the model does not have one of the operators.
     """
     writers = {output: node.name for node in normal.graph.node for output in node.output}
     takers = {operator.name: writers.get(operator.outputs[0], "") for operator in normal.operators}

@@ -238,7 +238,15 @@ def calls_behind_folding(calls: Sequence[FusedCall], folded: FoldedGraph) -> lis
 
 
 def _check_constants(normal: NormalGraph, plan: QuantisationPlan) -> None:
-    """Raise `QuantisationError` if weights or a bias are not finite or too large for int8."""
+    """Check that the weights and biases of a model can be quantised.
+
+    Args:
+        normal: the folded float model.
+        plan: the operators that become int8.
+
+    Raises:
+        QuantisationError: a value is not finite or is too large for int8 scales.
+    """
     tensors, nodes = normal.tensors(), {node.name: node for node in normal.graph.node}
     for group in plan.groups:
         biases = [("bias", nodes[name].input[place]) for name, place in group.biases]

@@ -145,9 +145,18 @@ def default_samples(model: onnx.ModelProto, inputs: Sequence[Input]) -> Samples:
 
 
 def _with_integers(model: onnx.ModelProto, inputs: Sequence[Input], samples: Samples) -> Samples:
-    """Replace the values of integer inputs of unknown meaning by integers that the model accepts.
+    """Replace random values of integer inputs by integers that the model accepts.
 
-    Such inputs may be lengths, divisors or flags, so several ranges of integers are tried.
+    Inputs of unknown meaning may be lengths, divisors or flags, so several ranges of integers are
+    tried.
+
+    Args:
+        model: the model.
+        inputs: inputs of the model.
+        samples: the random samples.
+
+    Returns:
+        The samples with other integers.
     """
     free = [
         spec.name
@@ -231,12 +240,18 @@ def with_held_out(feeds: Sequence[Mapping[str, NDArray[Any]]]) -> Samples:
 def split_samples(
     arrays: Mapping[str, NDArray[Any]], inputs: Sequence[Input], source: str
 ) -> list[dict[str, NDArray[Any]]]:
-    """Split arrays into samples, by the rules in the module's documentation.
+    """Split arrays into samples.
+
+    An array holds one sample, one sample per index of an additional first axis, or one sample per
+    batch along its first axis.
 
     Args:
         arrays: arrays by input name.
         inputs: inputs of the network.
         source: name of the arrays' origin, for error messages.
+
+    Returns:
+        One mapping from input name to array per sample.
 
     Raises:
         InputError: the arrays do not fit the inputs.
@@ -305,7 +320,19 @@ def _read(file: Path) -> dict[str, NDArray[Any]]:
 
 
 def _stack(array: NDArray[Any], spec: Input, source: str) -> NDArray[Any]:
-    """Return an array in the input's type and with the shape (samples, *shape of the input)."""
+    """Return an array of one or several samples as a stack of samples in the input's type.
+
+    Args:
+        array: the array. It may hold one sample, or several along its first axis.
+        spec: the input.
+        source: name of the array's origin, for error messages.
+
+    Returns:
+        Array of shape (samples, *shape of the input).
+
+    Raises:
+        InputError: the shape or the type of the array does not fit the input.
+    """
     shape = spec.shape
     if array.shape == shape:
         stack = array[None]

@@ -163,7 +163,14 @@ def measure_noise(
 
 
 def _dequantised_names(integer: onnx.ModelProto) -> dict[str, str]:
-    """Return the dequantised counterpart of each quantised tensor, by name of the float tensor."""
+    """Return the name of the dequantised tensor for each float tensor that a model quantises.
+
+    Args:
+        integer: the int8 model in QDQ form.
+
+    Returns:
+        Name of the DequantizeLinear's result, by name of the QuantizeLinear's input.
+    """
     pairs = {
         node.output[0]: node.input[0] for node in integer.graph.node if _is_kind(node, "Quantize")
     }
@@ -178,7 +185,11 @@ def _is_kind(node: onnx.NodeProto, kind: str) -> bool:
 
 
 class _Power:
-    """Signal power Σx² and noise power Σ(x − y)² of a float tensor x and its int8 counterpart y."""
+    """Accumulates the signal-to-noise ratio of an int8 tensor over several samples.
+
+    The signal power is Σx² and the noise power Σ(x − y)², for float values x and dequantised int8
+    values y.
+    """
 
     def __init__(self) -> None:
         self._signal = self._noise = 0.0
@@ -198,7 +209,7 @@ class _Power:
 
 
 class _Moments:
-    """Sums for the correlation of a float tensor x and its int8 counterpart y."""
+    """Accumulates the Pearson correlation of a float tensor x and its int8 version y."""
 
     def __init__(self) -> None:
         self._sums = np.zeros(6)

@@ -50,7 +50,12 @@ def insert_qdq(
 
 
 class _QdqWriter:
-    """Writes the QDQ form of a model."""
+    """Writes the QDQ form (QuantizeLinear and DequantizeLinear pairs) of a float model.
+
+    Args:
+        normal: the folded float model. It is copied.
+        exponents: exponents of the power-of-two scales.
+    """
 
     def __init__(self, normal: NormalGraph, exponents: Exponents) -> None:
         self._copy = onnx.ModelProto()
@@ -184,7 +189,12 @@ class _QdqWriter:
         return self._share_constant(f"zero/{kind}", np.zeros((), kind))
 
     def _share_constant(self, name: str, value: np.ndarray | np.generic) -> str:
-        """Store a constant that several operators read, if it is new, and return its name."""
+        """Store a constant that several operators read, unless it exists, and return its name.
+
+        Args:
+            name: name of the constant.
+            value: its value.
+        """
         if name not in self._tensors:
             assert name not in self._used, name
             self._tensors[name] = numpy_helper.from_array(np.asarray(value), name)

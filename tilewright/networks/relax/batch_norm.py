@@ -112,9 +112,13 @@ def _fold(flat: FlatGraph, norm: Binding) -> Fold | None:
 
 
 def _following_bindings(flat: FlatGraph, last: Binding) -> Iterator[Binding]:
-    """Yield the multiplications and additions of per-channel constants that follow a binding.
+    """Yield the multiplications and additions of per-channel constants that follow an operator.
 
     The sequence ends where a result has several readers.
+
+    Args:
+        flat: the graph.
+        last: binding of the operator.
     """
     while (user := flat.sole_user(last.var)) is not None:
         given = _other_operand(user, last.var) if user.op in (ADD, MULTIPLY) else None
@@ -132,20 +136,42 @@ def _other_operand(binding: Binding, var: RelaxVar) -> RelaxExpr:
 
 
 def _adds_constant(flat: FlatGraph, binding: Binding) -> bool:
-    """Return whether a binding adds a constant per channel as its second operand."""
+    """Return whether an operator adds a constant with one value per channel.
+
+    Args:
+        flat: the graph.
+        binding: the operator. The constant must be its second operand.
+    """
     if binding.op != ADD or not flat.is_constant(binding.args[1]):
         return False
     return is_per_channel(binding.shape, shape_of(binding.args[1]), CHANNEL_AXIS)
 
 
 def _computing_binding(flat: FlatGraph, reader: Binding, value: RelaxExpr) -> Binding | None:
-    """Return the binding that computes a value, or None if `reader` is not its only reader."""
+    """Return the binding that computes a value, if a given binding is its only reader.
+
+    Args:
+        flat: the graph.
+        reader: the reader.
+        value: the value.
+
+    Returns:
+        The binding. None if the value has other readers or is not computed by a binding.
+    """
     binding = flat.by_var.get(value)
     return binding if binding is not None and flat.sole_user(value) is reader else None
 
 
 def _is_foldable(flat: FlatGraph, head: Binding) -> bool:
-    """Return whether a binding is a product with constant float weights in a known layout."""
+    """Return whether a BatchNorm after an operator can be folded into the operator's weights.
+
+    The operator must be a convolution or matrix product with constant float weights in a known
+    layout.
+
+    Args:
+        flat: the graph.
+        head: binding of the operator.
+    """
     if head.op not in (*CONVOLUTIONS, MATMUL):
         return False
     weight = head.args[1]
@@ -216,12 +242,24 @@ class _Folded:
         return relax.op.add(data, self._expression(self._per_channel(self._sum)))
 
     def _per_channel(self, value: _Value) -> _Value:
-        """Reshape a value of shape (channels,) so that it broadcasts with the product's result."""
+        """Reshape one value per channel so that it broadcasts with the layer's result.
+
+        Args:
+            value: array or expression of shape (channels,).
+        """
         rank = len(self._fold.head.shape or ())
         return self._compute("reshape", value, (1, -1, *[1] * (rank - 2)))
 
     def _compute(self, operation: str, *operands: _Value) -> _Value:
-        """Apply an operation to constants with NumPy, or to other operands as a binding."""
+        """Apply an operation to operands, as an array if all of them are arrays.
+
+        Args:
+            operation: name of the operation in both NumPy and Relax.
+            *operands: arrays or Relax expressions.
+
+        Returns:
+            An array if NumPy computed the result, otherwise a new variable of the function.
+        """
         if not any(isinstance(operand, relax.Expr) for operand in operands):
             return getattr(np, operation)(*operands)
         return self._builder.emit(getattr(relax.op, operation)(*map(self._expression, operands)))

@@ -81,7 +81,14 @@ class FlatGraph:
         return value in self.constants and value not in self.by_var
 
     def sole_user(self, var: RelaxVar) -> Binding | None:
-        """Return the binding that reads `var`, or None unless `var` is read exactly once."""
+        """Return the only binding that reads a variable.
+
+        Args:
+            var: the variable.
+
+        Returns:
+            The binding, or None if the variable is not read exactly once.
+        """
         readers = self.users.get(var, [])
         return readers[0] if len(readers) == 1 else None
 
@@ -185,7 +192,11 @@ def _spread(raw: Sequence[RelaxBinding], owners: Mapping[RelaxVar, str]) -> list
 
 
 def variables(value: RelaxExpr) -> Iterator[RelaxVar]:
-    """Yield the variables that an expression reads, once per read."""
+    """Yield the variables that an expression reads. A variable that is read twice occurs twice.
+
+    Args:
+        value: the expression.
+    """
     if isinstance(value, relax.Var):
         yield value
     elif isinstance(value, Call):

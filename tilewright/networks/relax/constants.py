@@ -90,7 +90,12 @@ def _quantise(binding: Binding, x: Array, scale: Array, zero: Array) -> Array:
 
 
 def _align_scales(binding: Binding, values: Array) -> Array:
-    """Reshape one value per scale so that it broadcasts along the axis of the quantisation."""
+    """Reshape one value per quantisation scale so that it broadcasts with the dequantised tensor.
+
+    Args:
+        binding: the dequantisation, whose attribute states the axis of the scales.
+        values: one value per scale, of shape (scales,).
+    """
     rank = len(binding.shape or ())
     if values.size == 1 or rank == 0:
         return values.reshape(())

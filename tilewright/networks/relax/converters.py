@@ -57,9 +57,14 @@ def _clip(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr:
 
 
 def _constant_number(bound: RelaxExpr | None, otherwise: float) -> float | None:
-    """Return the value of a bound.
+    """Return the value of a bound of ONNX's Clip.
 
-    The result is `otherwise` if there is no bound, and None if the bound is computed at run time.
+    Args:
+        bound: the bound, or None if the Clip does not have it.
+        otherwise: value that is returned if there is no bound.
+
+    Returns:
+        The value, or None if the bound is computed at run time.
     """
     if bound is None:
         return otherwise
@@ -125,7 +130,10 @@ def _dynamic_quantise(bb: BlockBuilder, inputs: Inputs, _: OnnxAttributes) -> Re
 
 
 def _vector(value: RelaxExpr) -> RelaxExpr:
-    """Convert a constant of shape (1,) to a scalar, the usual form of per-tensor scales."""
+    """Convert a constant of shape (1,) to a scalar; return any other value unchanged.
+
+    Per-tensor scales are usually scalars.
+    """
     if isinstance(value, GenericConst) and shape_of(value) == (1,):
         return relax.const(value.value.numpy()[0], str(value.ty.dtype))
     return value
@@ -286,7 +294,11 @@ def _div(bb: BlockBuilder, inputs: Inputs, _: OnnxAttributes) -> RelaxExpr | Non
 
 
 def _mod(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr | None:
-    """Convert the remainder of signed integers, with the protection against crashes of `_div`."""
+    """Convert the remainder of signed integers so that no operands crash the process.
+
+    As in `_div`, a division of the smallest integer by −1 would crash. Return None, so that TVM's
+    converter is used, for other types.
+    """
     if not _are_signed(inputs):
         return None
     by_minus_one, divisor = _without_minus_one(bb, inputs[1])
@@ -305,7 +317,17 @@ def _are_signed(inputs: Inputs) -> bool:
 
 
 def _without_minus_one(bb: BlockBuilder, divisor: RelaxExpr) -> tuple[RelaxExpr, RelaxExpr]:
-    """Return a mask of the elements that are −1, and the divisor with 1 in their place."""
+    """Replace the elements of an integer divisor that are −1 by 1.
+
+    Dividing the smallest integer by −1 would end the process.
+
+    Args:
+        bb: block builder of the importer.
+        divisor: the divisor.
+
+    Returns:
+        A mask of the elements that are −1, and the divisor with 1 in their place.
+    """
     dtype = str(divisor.ty.dtype)
     result = bb.emit(relax.op.equal(divisor, relax.const(-1, dtype)))
     return result, bb.emit(relax.op.where(result, relax.const(1, dtype), divisor))

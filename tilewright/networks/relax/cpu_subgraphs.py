@@ -80,12 +80,21 @@ def int8_variable(name: str, shape: Sequence[int]) -> RelaxVar:
 
 
 def reshape_tensor(holder: RelaxExpr, shape: Sequence[int]) -> RelaxExpr:
-    """Return an expression that reshapes a tensor."""
+    """Return an expression that reshapes a tensor.
+
+    Args:
+        holder: the tensor.
+        shape: the new shape.
+    """
     return relax.op.reshape(holder, tuple(shape))
 
 
 def transposed(holder: RelaxExpr) -> RelaxExpr:
-    """Return an expression that exchanges the last two axes of a tensor."""
+    """Return an expression that exchanges the last two axes of a tensor.
+
+    Args:
+        holder: the tensor.
+    """
     rank = len(holder.ty.shape)
     return relax.op.permute_dims(holder, [*range(rank - 2), rank - 1, rank - 2])
 
@@ -182,7 +191,7 @@ def function_of(
     outputs: Sequence[RelaxVar],
     held: Mapping[RelaxVar, HeldTensor],
 ) -> RelaxFunction:
-    """Build the Relax function of an island.
+    """Build the Relax function of an island, a group of operators that the CPU runs.
 
     Args:
         flat: the graph.
@@ -224,7 +233,11 @@ def function_of(
 def _called_functions(nodes: Sequence[CpuNode], flat: FlatGraph) -> list[GlobalVar]:
     """Return the TensorIR functions of the module that an island, or a constant in it, calls.
 
-    TVM's importer writes such functions for some operators.
+    TVM's importer writes TensorIR functions for some operators.
+
+    Args:
+        nodes: the bindings that the island computes.
+        flat: the graph.
     """
     result: dict[str, GlobalVar] = {}
     waiting, seen = [node.value for node in nodes], set()
@@ -256,7 +269,7 @@ def _emit(builder: BlockBuilder, var: RelaxVar, value: RelaxExpr) -> None:
 
 
 class Library:
-    """A compiled library of islands, which are called by name.
+    """A compiled library of CPU islands (groups of operators), which are called by name.
 
     Args:
         executable: the compiled islands.
@@ -270,7 +283,7 @@ class Library:
 
     @classmethod
     def load(cls, path: Path, regions: RegionCalls | None = None) -> Library:
-        """Load a compiled library from a file.
+        """Load a compiled library of CPU islands from a file.
 
         Loading executes code from the file, so the file must be trusted.
 
@@ -281,7 +294,7 @@ class Library:
         return cls(tvm.runtime.load_module(str(path)), regions)
 
     def __call__(self, name: str, arrays: Sequence[Array]) -> list[Array]:
-        """Run an island.
+        """Run an island, a group of operators between an accelerator's layers.
 
         Args:
             name: name of the island.
@@ -304,7 +317,9 @@ class Library:
 
 
 def compiled(functions: Mapping[str, RelaxFunction]) -> VMExecutable:
-    """Compile islands for this machine's CPU. Exceptions of TVM are not caught.
+    """Compile islands (groups of operators) for this machine's CPU.
+
+    Exceptions of TVM are not caught.
 
     Args:
         functions: the Relax functions of the islands, by name.
@@ -335,7 +350,7 @@ def compiles(functions: Mapping[str, RelaxFunction]) -> bool:
 
 
 def _module(functions: Mapping[str, RelaxFunction]) -> IRModule:
-    """Return a module that contains the islands and the TensorIR functions that they call."""
+    """Return a module that contains CPU islands and the TensorIR functions that they call."""
     called: dict[GlobalVar, PrimFunc | RelaxFunction] = {}
     for function in functions.values():
         called.update((function.attrs or {}).get(CALLED) or {})

@@ -73,7 +73,15 @@ def plain_message(error: Exception) -> str:
 
 
 def _contradiction(model: onnx.ModelProto, node: onnx.NodeProto) -> str:
-    """Return the error of ONNX's shape inference for an operator, or "" if there is none."""
+    """Return the error that ONNX's shape inference reports for an operator.
+
+    Args:
+        model: the model.
+        node: the operator.
+
+    Returns:
+        The error message, or "" if shape inference accepts the operator.
+    """
     try:
         onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
     except onnx.shape_inference.InferenceError as error:
@@ -112,7 +120,15 @@ def _cause(node: onnx.NodeProto, constants: Collection[str], error: Exception) -
 
 
 def _input_name(node: onnx.NodeProto, place: int) -> str:
-    """Return the name of an operator's input in the ONNX standard."""
+    """Return the name that the ONNX standard gives to an operator's input.
+
+    Args:
+        node: the operator.
+        place: index of the input.
+
+    Returns:
+        The name, or a text such as "number 2" if the standard does not define the input.
+    """
     try:
         formal = onnx.defs.get_schema(node.op_type, node.domain).inputs
     except onnx.defs.SchemaError:
@@ -121,7 +137,7 @@ def _input_name(node: onnx.NodeProto, place: int) -> str:
 
 
 def _form(node: onnx.NodeProto) -> str:
-    """Describe the form of an operator: the number of inputs and outputs, and the attributes."""
+    """Describe an operator for an error message: inputs, outputs and attributes."""
     inputs = sum(1 for name in node.input if name)
     attributes = ", ".join(attribute.name for attribute in node.attribute) or "no attributes"
     outputs = f", {len(node.output)} outputs" if len(node.output) > 1 else ""

@@ -139,7 +139,12 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         return self._bound(result)
 
     def _region(self, number: int, inputs: Inputs) -> RelaxExpr:
-        """Return a call of the external function that runs a region in onnxruntime."""
+        """Return a call of the external function that runs a region in onnxruntime.
+
+        Args:
+            number: number of the region, which is part of the function's name.
+            inputs: tensors that the region reads.
+        """
         types = [relax.TensorType(shape, dtype) for shape, dtype in self._written[self.node]]
         name = FUNCTION.format(number)
         return relax.call_dps_packed(
@@ -152,7 +157,14 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         return bound
 
     def _unpack_tuple(self, result: RelaxExpr) -> RelaxExpr:
-        """Bind each field of a tuple result to a variable, and return a tuple of the variables."""
+        """Bind each field of an operator's tuple result to a variable.
+
+        Args:
+            result: the result of the operator.
+
+        Returns:
+            A tuple of the variables.
+        """
         whole = self.bb.emit(result, name_hint=self.node)
         fields = [
             self.bb.emit(relax.TupleGetItem(whole, place)) for place in range(len(result.ty.fields))

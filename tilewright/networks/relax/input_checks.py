@@ -40,7 +40,7 @@ Limits = Sequence[int]
 
 
 class _Cells(Protocol):
-    """A buffer of TVM's IR builder. Setting an element emits the statement that stores it."""
+    """Elements of a buffer in TVM's IR builder. Setting an element emits a store statement."""
 
     def __getitem__(self, place: Expression, /) -> Expression: ...
     def __setitem__(self, place: Expression, value: Expression, /) -> None: ...
@@ -88,7 +88,16 @@ def _along_axis(inputs: Sequence[RelaxExpr], attributes: OnnxAttributes) -> Limi
 
 
 def _coordinates(inputs: Sequence[RelaxExpr], attributes: OnnxAttributes) -> Limits | None:
-    """Return the sizes of the axes to which the elements along the indices' last axis refer."""
+    """Return the upper limits of the numbers in an index, for an operator such as GatherND.
+
+    Args:
+        inputs: the data and the indices. The last axis of the indices holds one number per axis of
+            the data.
+        attributes: attributes of the operator.
+
+    Returns:
+        Sizes of these axes of the data, or None if a shape is unknown.
+    """
     shape, places = shape_of(inputs[0]), shape_of(inputs[1])
     if not shape or not places:
         return None

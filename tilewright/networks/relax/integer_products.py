@@ -82,7 +82,11 @@ def integer_tensor(flat: FlatGraph, value: RelaxExpr) -> RelaxVar | None:
 
 
 def is_known(dequantised: Binding) -> bool:
-    """Return whether the scale and the zero point of a dequantisation are constants."""
+    """Return whether the scale and the zero point of a dequantisation are constants.
+
+    Args:
+        dequantised: binding of the dequantisation.
+    """
     return all(getattr(arg, "value", None) is not None for arg in dequantised.args[1:3])
 
 
@@ -190,9 +194,14 @@ def _same_scale(written: Binding, read: Binding) -> bool:
 
 
 def _is_before(flat: FlatGraph, tensor: RelaxVar | None, var: RelaxVar) -> bool:
-    """Return whether an integer tensor is computed before a variable.
+    """Return whether an integer tensor is computed before a variable, or is a network input.
 
-    If the results of two products are added, the later product computes the addition.
+    If the results of two products are added, only the later product can compute the addition.
+
+    Args:
+        flat: the graph.
+        tensor: the integer tensor, or None, for which the result is False.
+        var: the variable.
     """
     if tensor is None:
         return False
@@ -205,11 +214,14 @@ def _is_before(flat: FlatGraph, tensor: RelaxVar | None, var: RelaxVar) -> bool:
 
 
 def _of_channels(values: Array, axis: int) -> NDArray[np.float64] | None:
-    """Return one value per channel, or None if the values differ along another axis.
+    """Return the value of each channel, if the values of a tensor differ only between channels.
 
     Args:
         values: values with the shape of the weights.
         axis: index of the channel axis.
+
+    Returns:
+        float64 array of shape (channels,), or None if the values differ along another axis.
     """
     channels = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
     same = bool((channels == channels[:, :1]).all())

@@ -127,15 +127,19 @@ def _ordered(value: BinaryOperation) -> Expression:
 
 
 def _equal(value: BinaryOperation) -> Expression:
-    """Replace `x == x` for floats (a test for NaN) by a comparison that TVM does not simplify."""
+    """Replace the test `x == x` of a float, which is false for NaN, by `x <= x`.
+
+    TVM simplifies `x == x` to true, but not `x <= x`. Other comparisons are returned unchanged.
+    """
     is_float = str(value.a.ty.dtype).startswith("float")
     return is_number(value.a) if is_float and _same(value.a, value.b) else value
 
 
 def _unequal(value: BinaryOperation) -> Expression:
-    """Replace `a != b` for floats by an expression that is true if an operand is NaN.
+    """Replace `a != b` for floats by an expression that is also true if an operand is NaN.
 
-    Without the replacement, the code that TVM generates gives false for NaN.
+    Without the replacement, the code that TVM generates gives false for NaN. Comparisons of other
+    types are returned unchanged.
     """
     if not str(value.a.ty.dtype).startswith("float"):
         return value
@@ -161,7 +165,10 @@ def _is_nan(value: BinaryOperation) -> Condition:
 
 
 def _reduces(body: Statement) -> bool:
-    """Return whether a statement reduces to a maximum or minimum by updating a buffer element."""
+    """Return whether a statement computes a maximum or minimum reduction.
+
+    It then replaces a buffer element by the maximum or minimum of this element and another value.
+    """
     results: list[BufferStore] = []
     tvm_ffi.structural_walk(body, (tirx.BufferStore, results.append))
     for store in results:
@@ -173,7 +180,11 @@ def _reduces(body: Statement) -> bool:
 
 
 def _unbounded(value: FloatConstant) -> Expression:
-    """Replace the largest finite float32, which starts or pads a reduction, by infinity."""
+    """Replace the largest finite float32 by infinity, with the same sign.
+
+    TVM uses the finite number to start maximum and minimum reductions, and as padding. Other
+    constants are returned unchanged.
+    """
     number = float(value.value)
     if str(value.ty.dtype) != "float32" or abs(number) != _FINITE:
         return value

@@ -41,7 +41,7 @@ listed first has priority."""
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """An operation in a chain, which is fused into the anchor.
+    """An operation in a chain, which is fused into the operator at which the chain starts.
 
     Attributes:
         binding: the operation.
@@ -57,7 +57,7 @@ class Link:
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """An anchor and the chain of operations that are fused into it.
+    """An anchor, such as a convolution, and the chain of operations that are fused into it.
 
     Attributes:
         operator: kind of operator that the anchor computes.
@@ -71,7 +71,7 @@ class Match:
 
     @property
     def links(self) -> tuple[Link, ...]:
-        """All epilogue steps, beginning with the anchor if the anchor is itself a step."""
+        """All epilogue steps, beginning with the anchor if it is itself a step, such as a ReLU."""
         own = own_kind(self.anchor)
         return self.chain if own is None else (Link(self.anchor, 0, own), *self.chain)
 
@@ -112,7 +112,7 @@ def own_kind(anchor: Binding) -> StepKind | None:
 
 
 def matches(flat: FlatGraph) -> list[Match]:
-    """Find every anchor of a network with its chain of fused operations.
+    """Find every operator of a network at which a chain of fused operations starts (an anchor).
 
     Chains do not overlap. If several chains could contain an operator, products have priority over
     pooling, and pooling has priority over anchors that are steps themselves. Among anchors of the
@@ -261,7 +261,7 @@ def _padding(attrs: CallAttributes) -> tuple[int, int, int, int]:
 
 
 def chain_behind(flat: FlatGraph, anchor: Binding, operator: CallOperator) -> tuple[Link, ...]:
-    """Return the operations after an anchor that can be fused into it.
+    """Return the operations after a convolution or other anchor that can be fused into it.
 
     The operations may read constants, and at most one other tensor that changes with each run. In a
     quantised network, the chain ends with its first quantisation. The only exception is a ReLU or
@@ -311,9 +311,12 @@ _KEEPS_SCALE = frozenset((RELU, MAX_POOL, *RESHAPES, "relax.permute_dims"))
 
 
 def _first_integer(chain: Sequence[Link]) -> int:
-    """Return the length of the chain up to and including its first quantisation.
+    """Return the length of a chain up to and including its first quantisation.
 
     A following ReLU or clip is included if its result is quantised with the same scale.
+
+    Args:
+        chain: operations after an anchor that can be fused into it.
     """
     end = next((i for i, link in enumerate(chain) if link.kind == "quantise"), len(chain) - 1)
     for i in range(end + 3, len(chain), 3):
@@ -328,9 +331,12 @@ def _first_integer(chain: Sequence[Link]) -> int:
 
 
 def _last_integer(chain: Sequence[Link]) -> int:
-    """Return the length of the chain without a trailing addition that is not quantised again.
+    """Return the length of a chain without a trailing addition that is not quantised again.
 
     If there is such an addition, the chain ends with the last quantisation.
+
+    Args:
+        chain: operations after an anchor that can be fused into it.
     """
     last = max((i for i, link in enumerate(chain) if link.kind == "quantise"), default=-1)
     open_sum = last >= 0 and any(link.kind == "add" for link in chain[last:])
@@ -354,9 +360,9 @@ def _follows(link: Link, chain: Sequence[Link], least: int) -> bool:
 
 
 def _is_end(link: Link) -> bool:
-    """Return whether a chain may end with a step.
+    """Return whether a chain of fused operations may end with this operation.
 
-    An accelerator cannot write dequantised values.
+    It must not end with a dequantisation, because an accelerator cannot write dequantised values.
     """
     return link.kind != "dequantise"
 
@@ -387,13 +393,24 @@ def _is_constant_scale(flat: FlatGraph, binding: Binding) -> bool:
 
 
 def _bounds(clip: Binding) -> tuple[float, float] | None:
-    """Return the bounds of a clip between 0 and a positive number, or None for other clips."""
+    """Return the bounds of a clip to a range from 0 to a positive number.
+
+    Returns:
+        0 and the positive number, or None for any other clip.
+    """
     low, high = (_number(arg) for arg in clip.args[1:])
     return (0.0, high) if low == 0 and high is not None and high > 0 else None
 
 
 def upper_bound(binding: Binding) -> float | None:
-    """Return the upper bound of a clip whose lower bound is 0, or None for other operators."""
+    """Return the upper bound of a clip whose lower bound is 0.
+
+    Args:
+        binding: the operator.
+
+    Returns:
+        The bound, or None if the operator is not such a clip.
+    """
     bounds = _bounds(binding) if binding.op == CLIP else None
     return None if bounds is None else bounds[1]
 
@@ -425,7 +442,14 @@ def quantisation_of(flat: FlatGraph, value: RelaxExpr) -> Quantisation | None:
 
 
 def quantisation(binding: Binding) -> Quantisation | None:
-    """Return the quantisation of a quantise or dequantise operator, or None for others."""
+    """Return the type, scale and zero point of a quantise or dequantise operator.
+
+    Args:
+        binding: the operator.
+
+    Returns:
+        The quantisation, or None for any other operator.
+    """
     if binding.op not in (QUANTISE, DEQUANTISE):
         return None
     integer = binding.var if binding.op == QUANTISE else binding.args[0]
@@ -439,9 +463,14 @@ def _scales(binding: Binding) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def _widened_quantisation(flat: FlatGraph, binding: Binding) -> Quantisation | None:
-    """Return the quantisation of int32(x) − zero, the form in which integer operators read int8.
+    """Match int32(x) − zero, the form in which integer operators read an int8 or uint8 tensor.
 
-    The quantisation has no scale. The result is None for other expressions.
+    Args:
+        flat: the graph.
+        binding: the candidate.
+
+    Returns:
+        The type and zero point of x, as a quantisation without a scale. None for other expressions.
     """
     zero: tuple[float, ...] = (0,)
     if binding.op == "relax.subtract" and flat.is_constant(binding.args[1]):
@@ -480,7 +509,7 @@ def tensor_name(flat: FlatGraph, value: RelaxExpr) -> str:
 def activations(flat: FlatGraph, match: Match) -> Iterator[RelaxExpr]:
     """Yield the tensors that a match reads and that change with each run.
 
-    The data of the anchor come first.
+    The data of the anchor, for example a convolution, come first.
 
     Args:
         flat: the graph.
@@ -502,7 +531,14 @@ _BY_OPERATOR = {
 
 
 def step_of(binding: Binding) -> EpilogueOp | None:
-    """Return the epilogue step of an activation operator, or None for other operators."""
+    """Return the epilogue operation that computes an activation operator.
+
+    Args:
+        binding: the operator.
+
+    Returns:
+        The operation, or None if the operator is not an activation that epilogues support.
+    """
     result = _BY_OPERATOR.get(binding.op)
     if result is None:
         return None

@@ -151,7 +151,15 @@ def _reads_integers(flat: FlatGraph, match: Match) -> bool:
 
 
 def _window(match: Match) -> dict[str, Any]:
-    """Return the arguments of `FusedCall` that only convolutions and pooling have."""
+    """Return the arguments of `FusedCall` that only convolutions and pools have.
+
+    Args:
+        match: the matched operators.
+
+    Returns:
+        Kernel size, strides, padding and, for convolutions, dilation and groups; empty for other
+        operators.
+    """
     attrs = match.anchor.value.attrs
     if match.operator == "conv2d":
         return {
@@ -213,6 +221,9 @@ def _macs(binding: Binding) -> int:
 
 
 def _operands(binding: Binding) -> Sequence[RelaxExpr]:
-    """Return the tensors that a binding multiplies; the operands of an einsum are one tuple."""
+    """Return the tensors that an operator multiplies.
+
+    The operands of an einsum, which Relax passes as one tuple, are returned separately.
+    """
     first = binding.args[0] if binding.args else None
     return list(first.fields) if isinstance(first, relax.Tuple) else binding.args

@@ -184,7 +184,12 @@ _ROUNDED: Mapping[str, Callable[[Array], Array]] = {
 
 
 def _coordinates(axis: _ResizedAxis, mode: str) -> Array:
-    """Return the input coordinate of each output element, float32 array of shape (length,)."""
+    """Return the input coordinate of each output element, float32 array of shape (length,).
+
+    Args:
+        axis: the resized axis.
+        mode: ONNX's coordinate transformation mode.
+    """
     index, half = np.arange(axis.behind, dtype=np.float32), np.float32(0.5)
     if mode == "asymmetric":
         return index / axis.scale
@@ -264,7 +269,10 @@ def _is_exact(shape: Sequence[int], axes: dict[int, _ResizedAxis]) -> bool:
 
 
 def _is_filled(value: RelaxExpr) -> bool:
-    """Return whether scales or sizes are given. An empty tensor means that they are not."""
+    """Return whether the scales or sizes of a Resize are given.
+
+    An empty tensor means that they are not.
+    """
     return shape_of(value) != (0,)
 
 

@@ -21,7 +21,7 @@ from tilewright.networks.tflite.writer import FIRST, Missing, Writer, check_elem
 
 
 def _depth(op: str, writer: Writer, operator: TfliteOperator) -> None:
-    """Convert DEPTH_TO_SPACE or SPACE_TO_DEPTH.
+    """Convert DEPTH_TO_SPACE or SPACE_TO_DEPTH to ONNX.
 
     The pixels of a block are ordered row by row along the channels.
 
@@ -122,7 +122,15 @@ def _batch_to_space(writer: Writer, operator: TfliteOperator) -> None:
 def _regroup(
     writer: Writer, name: str, shape: Sequence[int], order: Sequence[int], wanted: Sequence[int]
 ) -> str:
-    """Reshape a tensor to `shape`, permute its axes by `order`, and reshape it to `wanted`."""
+    """Reshape a tensor, permute its axes and reshape it again; return the name of the result.
+
+    Args:
+        writer: writer of the graph.
+        name: name of the tensor.
+        shape: shape after the first Reshape.
+        order: permutation of the axes.
+        wanted: shape of the result.
+    """
     sizes = writer.add("shape", np.array(shape, np.int64))
     split = writer.node("Reshape", [name, sizes], "Split")
     turned = writer.node("Transpose", [split], "Transpose", perm=list(order))
@@ -175,7 +183,7 @@ def _reverse(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _reverse_sequence(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert REVERSE_SEQUENCE.
+    """Convert REVERSE_SEQUENCE to ONNX.
 
     ONNX requires that time and batch are the first two axes. The axes are therefore permuted before
     the operator and permuted back after it.
@@ -226,7 +234,7 @@ def _diagonal(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _shape(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert SHAPE or RANK.
+    """Convert SHAPE or RANK to ONNX.
 
     The result is a constant, unless the shape depends on values of tensors.
     """

@@ -223,7 +223,14 @@ def _convert_while(convert: ConvertInner, writer: Writer, operator: TfliteOperat
 
 
 def _condition(inner: Writer) -> str:
-    """Return the name of a condition graph's only output, as a scalar."""
+    """Return the name of the only output of a graph that computes a condition, as a scalar.
+
+    Args:
+        inner: writer of the graph.
+
+    Raises:
+        Missing: the graph has several outputs, or none.
+    """
     _check_count("outputs", inner.source.outputs, 1)
     (place,) = inner.source.outputs
     return _as_scalar(inner, inner.stored_name(place), inner.tensors[place])

@@ -108,7 +108,15 @@ def _convert_inner(writer: Writer, prefix: str) -> None:
 
 
 def _convert_operator(writer: Writer, operator: TfliteOperator) -> str:
-    """Convert one operator; return the reason if that is not possible, or "" on success."""
+    """Convert one operator to ONNX.
+
+    Args:
+        writer: writer of the graph.
+        operator: the operator.
+
+    Returns:
+        "" on success, or the reason why the operator cannot be converted.
+    """
     for place in operator.inputs:
         if place >= 0 and writer.tensors[place].is_variable:
             name = printable(writer.tensors[place].name)
@@ -133,7 +141,7 @@ def _convert_operator(writer: Writer, operator: TfliteOperator) -> str:
 
 
 def _needed_operators(writer: Writer) -> list[TfliteOperator]:
-    """Return the operators on which the graph's outputs depend, in order."""
+    """Return the operators on which the graph's outputs depend, in execution order."""
     graph = writer.source
     wanted, needed = set(graph.outputs), []
     for operator in reversed(graph.operators):
@@ -150,7 +158,12 @@ def _operator_names(graph: TfliteGraph, operators: Sequence[TfliteOperator]) -> 
 
 
 def _source(graph: TfliteGraph, operator: TfliteOperator) -> tuple[str, str, str]:
-    """Return the (kind, output name, weight name) from which `operator_names` derives a name."""
+    """Return the texts from which `operator_names` derives the name of an operator.
+
+    Returns:
+        The kind of the operator, the name of its first output, and the name of its weights; "" for
+        missing ones.
+    """
     outputs = [graph.tensors[place].name for place in operator.outputs[:1]]
     second = [graph.tensors[place] for place in operator.inputs[1:2] if place >= 0]
     weights = [tensor.name for tensor in second if tensor.data is not None]

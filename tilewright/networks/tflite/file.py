@@ -138,7 +138,15 @@ def _listed_places(level: Any, parents: Integers) -> Integers:
 
 
 def _numbers(table: Any, kind: int) -> Integers:
-    """Read a vector of integers, for which the schema has three element types."""
+    """Read a vector of integers, for which the schema has three element types.
+
+    Args:
+        table: the table that contains the vector.
+        kind: number of the element type in the schema's `SparseIndexVector`.
+
+    Raises:
+        DamagedTensor: the vector is missing, or its type is unknown.
+    """
     words = {
         number: name
         for name, number in vars(tflite.SparseIndexVector).items()
@@ -252,7 +260,14 @@ class TfliteOperator:
         return int(value) if isinstance(value, (int, float)) else default
 
     def integers(self, option: str) -> list[int]:
-        """Return a vector option as a list, which is empty if the operator lacks the option."""
+        """Return an option of the operator that is a vector of integers.
+
+        Args:
+            option: name of the option.
+
+        Returns:
+            The integers; empty if the operator does not have the option.
+        """
         values = self.options.get(option, ())
         return [int(value) for value in values] if isinstance(values, tuple) else []
 
@@ -420,7 +435,21 @@ class _FlatbufferReader:
     def _data(
         self, table: Any, name: str, shape: Shape, dtype: str, kind: str
     ) -> NDArray[Any] | None:
-        """Return the values of a constant; None for a computed tensor or an unsupported type."""
+        """Return the values that the file stores for a tensor.
+
+        Args:
+            table: the tensor's table.
+            name: name of the tensor, for error messages.
+            shape: shape of the tensor.
+            dtype: element type in NumPy; "" if NumPy does not have the type.
+            kind: element type in the schema.
+
+        Returns:
+            The values; None if the file stores none, or if the type is not supported.
+
+        Raises:
+            ModelFileError: the stored data do not fit the tensor.
+        """
         if not 0 <= table.Buffer() < self._model.BuffersLength():
             self._refuse(f"gives the tensor '{name}' data that do not exist")
         buffer = self._model.Buffers(table.Buffer())
@@ -456,7 +485,15 @@ class _FlatbufferReader:
     def _dense(
         self, sparsity: Any, name: str, raw: NDArray[Any], shape: Shape, dtype: str
     ) -> NDArray[Any]:
-        """Expand a sparse constant to a dense array."""
+        """Expand a constant that the file stores in sparse form to a dense array.
+
+        Args:
+            sparsity: the tensor's `SparsityParameters` table.
+            name: name of the tensor, for error messages.
+            raw: the stored bytes.
+            shape: shape of the tensor.
+            dtype: element type in NumPy.
+        """
         kind = np.dtype(dtype).newbyteorder("<")
         self._constant_bytes += math.prod(shape) * kind.itemsize
         if raw.size % kind.itemsize or self._constant_bytes > MAX_FILE_BYTES:

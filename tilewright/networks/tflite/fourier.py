@@ -23,7 +23,7 @@ OPSET_AXIS = 20
 
 
 def takes_complex(kind: str, tensor: TfliteTensor) -> bool:
-    """Return whether a tensor is complex and belongs to an operator kind that supports that.
+    """Return whether a tensor is complex and an operator kind can read or write complex tensors.
 
     Args:
         kind: kind of the operator.
@@ -33,7 +33,7 @@ def takes_complex(kind: str, tensor: TfliteTensor) -> bool:
 
 
 def _transform(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert RFFT2D.
+    """Convert RFFT2D to ONNX.
 
     The data are cut or padded with zeros to the length of the transform.
     """
@@ -66,7 +66,12 @@ def _transform(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _pairs(writer: Writer, operator: TfliteOperator) -> str:
-    """Return the name of an operator's complex input, as a real tensor of shape (…, 2)."""
+    """Return the name of an operator's complex input.
+
+    Returns:
+        Name of a real tensor of shape (…, 2), whose last axis holds the real and the imaginary
+        part.
+    """
     data = input_index(operator, 0)
     if not writer.is_complex(data):
         raise Missing("its data are not complex numbers that an operator of the file computes")
@@ -74,7 +79,13 @@ def _pairs(writer: Writer, operator: TfliteOperator) -> str:
 
 
 def _part(part: int, writer: Writer, operator: TfliteOperator) -> None:
-    """Convert REAL (`part` = 0) or IMAG (`part` = 1)."""
+    """Convert REAL or IMAG, which return the real or the imaginary part of complex numbers.
+
+    Args:
+        part: 0 for the real part, 1 for the imaginary part.
+        writer: writer of the graph.
+        operator: the operator.
+    """
     place = writer.add("part", np.array(part, np.int64))
     pairs = _pairs(writer, operator)
     writer.write(output(operator), writer.node("Gather", [pairs, place], axis=-1))

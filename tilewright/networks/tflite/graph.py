@@ -94,28 +94,52 @@ class GraphBuilder:
         return tensor is not None and not numpy_helper.to_array(tensor).all()
 
     def append(self, node: onnx.NodeProto, name: str) -> None:
-        """Add a node. It gets a free name that begins with `name`."""
+        """Add a node to the graph.
+
+        Args:
+            node: the node.
+            name: prefix of its name; a number is added if the name is taken.
+        """
         node.name = self.node_names.take_free_name(printable(name))
         self.nodes.append(node)
 
     def is_unnamed(self, result: str) -> bool:
-        """Return whether a result still has the temporary name that `results_of` gave it."""
+        """Return whether a node's result still has the temporary name that `results_of` gave it.
+
+        Args:
+            result: name of the result.
+        """
         return result in self._unnamed
 
     def rename(self, result: str, name: str) -> None:
-        """Rename the result of a node. No other node may read the result yet."""
+        """Rename the result of a node. No other node may read the result yet.
+
+        Args:
+            result: current name of the result.
+            name: new name.
+        """
         node = self._unnamed.pop(result)
         node.output[list(node.output).index(result)] = name
 
     def rename_nodes(self, name: str, first: int) -> None:
-        """Free a node name: rename the nodes that have it, from index `first` on."""
+        """Give other names to the nodes with a given name, so that the name becomes free.
+
+        Args:
+            name: the name.
+            first: index of the first node that is considered.
+        """
         for node in self.nodes[first:]:
             if node.name == name:
                 node.name = self.node_names.take_free_name(f"{name}/given up")
                 self.node_names.release(name)
 
     def drop(self, results: Collection[str], first: int) -> None:
-        """Remove the nodes that compute any of `results`, from index `first` on."""
+        """Remove the nodes that compute some results.
+
+        Args:
+            results: names of the results.
+            first: index of the first node that is considered.
+        """
         kept = [node for node in self.nodes[first:] if set(results).isdisjoint(node.output)]
         self.nodes[first:] = kept
 
@@ -200,7 +224,7 @@ def _layer(kind: str, output: str, weight: str) -> str:
 
 
 def _word(name: str) -> str:
-    """Return the last path component of a name in lower case, without its trailing number."""
+    """Return the last component of a path-like tensor name, in lower case and without a number."""
     return name.rpartition("/")[2].rstrip("0123456789_").lower()
 
 
@@ -211,7 +235,11 @@ class Names:
         self._taken: dict[str, int] = {}
 
     def take_free_name(self, name: str) -> str:
-        """Mark a name as taken and return it. If it was already taken, append a number first."""
+        """Mark a name as taken, and return it.
+
+        Args:
+            name: preferred name. If it is already taken, a number is appended.
+        """
         free = name
         while free in self._taken:
             self._taken[name] += 1

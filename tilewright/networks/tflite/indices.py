@@ -64,6 +64,12 @@ def _gather_behind(writer: Writer, operator: TfliteOperator, axis: int, batch: i
     """Convert GATHER along an axis that does not directly follow the batch axes.
 
     GatherND gathers along the first axis after the batch axes, so the axis is moved there.
+
+    Args:
+        writer: writer of the graph.
+        operator: the operator.
+        axis: the axis.
+        batch: number of batch axes.
     """
     data, places = input_index(operator, 0), input_index(operator, 1)
     rank, more = len(writer.tensors[data].shape), len(writer.tensors[places].shape) - batch
@@ -115,7 +121,7 @@ def _scatter_nd(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _sparse_to_dense(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert SPARSE_TO_DENSE.
+    """Convert SPARSE_TO_DENSE to ONNX.
 
     The operator fills a tensor with a default value, and then writes values at the given indices.
     Each index has one number per dimension.
@@ -141,7 +147,7 @@ def _sparse_to_dense(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _one_hot(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert ONE_HOT.
+    """Convert ONE_HOT to ONNX.
 
     In TensorFlow Lite, a negative index gives a row without a hot element. In ONNX, it counts from
     the end. Negative indices are therefore replaced by an index beyond the end, which also gives a
@@ -264,7 +270,7 @@ def update_slice(writer: Writer, operator: TfliteOperator, first: str) -> None:
 
 
 def _non_max_suppression(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert NON_MAX_SUPPRESSION_V4 or V5.
+    """Convert NON_MAX_SUPPRESSION_V4 or V5 to ONNX.
 
     The results are padded with zeros to the largest possible number of boxes.
     """
@@ -371,7 +377,12 @@ def _reduce_segments(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _neutral(reduction: str, dtype: str) -> float | int:
-    """Return the neutral element of a reduction, which is the result for an empty segment."""
+    """Return the result of a reduction over no elements, which is the value of an empty segment.
+
+    Args:
+        reduction: "add", "mul", "max" or "min".
+        dtype: NumPy type of the data.
+    """
     if reduction in ("add", "mul"):
         return int(reduction == "mul")
     if dtype.startswith("float"):
@@ -380,7 +391,7 @@ def _neutral(reduction: str, dtype: str) -> float | int:
 
 
 def _look_up_sparse(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert EMBEDDING_LOOKUP_SPARSE.
+    """Convert EMBEDDING_LOOKUP_SPARSE to ONNX.
 
     The operator looks up rows of a table and adds up their weighted values in groups. The sum of a
     group is optionally divided by the sum of its weights, or by the root of the sum of its squared

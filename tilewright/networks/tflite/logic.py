@@ -81,7 +81,7 @@ def _logical(op: str, writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _select(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert SELECT or SELECT_V2.
+    """Convert SELECT or SELECT_V2 to ONNX.
 
     The condition of SELECT may be a vector with one value per row.
     """
@@ -115,7 +115,7 @@ def _cast(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _floor_div(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert FLOOR_DIV.
+    """Convert FLOOR_DIV to ONNX.
 
     ONNX rounds the quotient of integers towards 0. If there is a remainder and exactly one operand
     is negative, this quotient is one larger than the rounded-down quotient.
@@ -251,7 +251,17 @@ def _arc_tangent(writer: Writer, operator: TfliteOperator) -> None:
     zero, turn = number(0.0), number(np.pi)
 
     def is_negative(name: str, suffix: str) -> str:
-        """Add nodes that compute whether the sign bit is set; −0 has a negative reciprocal."""
+        """Add nodes that compute whether the sign bit of each number is set.
+
+        The reciprocal distinguishes −0, whose reciprocal is negative, from 0.
+
+        Args:
+            name: name of the tensor of numbers.
+            suffix: suffix of the names of the nodes.
+
+        Returns:
+            Name of a bool tensor.
+        """
         below = writer.node("Less", [name, zero], f"{suffix}Below")
         inverse = writer.node("Reciprocal", [name], f"{suffix}Inverse")
         inverted = writer.node("Less", [inverse, zero], f"{suffix}InverseBelow")

@@ -159,9 +159,14 @@ def _pad(writer: Writer, operator: TfliteOperator) -> None:
 def _pad_symmetrically(
     writer: Writer, operator: TfliteOperator, amounts: NDArray[np.int64]
 ) -> None:
-    """Convert a symmetric MIRROR_PAD, which also repeats the border elements themselves.
+    """Convert a MIRROR_PAD in symmetric mode, which also repeats the border elements themselves.
 
     ONNX's Pad has no such mode, so the elements are gathered along each axis.
+
+    Args:
+        writer: writer of the graph.
+        operator: the operator.
+        amounts: number of elements to add before and after each axis, of shape (axes, 2).
     """
     data = input_index(operator, 0)
     shape = writer.tensors[data].shape

@@ -191,7 +191,13 @@ def as_shape(writer: Writer, place: int, shape: Shape, suffix: str) -> str:
 
 
 def is_in_order(shape: Shape) -> bool:
-    """Return whether an image's elements have the same order in (n, h, w, c) and (n, c, h, w)."""
+    """Return whether an image's elements have the same order in both layouts.
+
+    This is the case if the image has one channel or one pixel.
+
+    Args:
+        shape: shape (n, h, w, c) of the image.
+    """
     return len(shape) == 4 and (shape[3] == 1 or shape[1] * shape[2] == 1)
 
 

@@ -101,14 +101,14 @@ def tensors_read(writer: Writer, operator: TfliteOperator) -> Shape:
 
 
 def check(writer: Writer, operator: TfliteOperator) -> None:
-    """Check that the rule of an operator does not need a size that depends on tensor values.
+    """Check that an operator can be converted although some sizes depend on tensor values.
 
     Args:
         writer: writer of the graph.
         operator: the operator.
 
     Raises:
-        Missing: the rule needs such a size.
+        Missing: the conversion needs a size that depends on tensor values.
     """
     opened = [place for place in operator.inputs if writer.is_open(place)]
     if operator.kind in OPEN or not (opened or _computed_sizes(writer, operator)):
@@ -121,7 +121,11 @@ def check(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _computed_sizes(writer: Writer, operator: TfliteOperator) -> list[int]:
-    """Return the inputs from which the shape of the result is computed at run time."""
+    """Return the inputs of an operator from which its result's shape is computed at run time.
+
+    Returns:
+        Tensor indices; empty if the shape is known at conversion time.
+    """
     sizing = [operator.inputs[i] for i in SIZED.get(operator.kind, ()) if i < len(operator.inputs)]
     is_open = any(writer.tensors[place].has_open_shape for place in operator.outputs)
     if operator.kind != "RANGE" and not is_open:
@@ -172,7 +176,7 @@ NONZERO_TYPES = frozenset(("bool", "float32", "int32", "int64", "uint8"))
 
 
 def _unique(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert UNIQUE.
+    """Convert UNIQUE to ONNX.
 
     The first result contains the distinct elements, in the order of their first occurrence. The
     second result contains the index in the first result for each element of the input.

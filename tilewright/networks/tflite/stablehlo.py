@@ -24,7 +24,12 @@ COMPARISONS = ("Equal", "NotEqual", "GreaterOrEqual", "Greater", "LessOrEqual", 
 
 
 def _numbers(operator: TfliteOperator, option: str, rank: int) -> Sequence[int]:
-    """Return an option that is a vector with one number per dimension.
+    """Return an option of an operator that is a vector with one number per dimension.
+
+    Args:
+        operator: the operator.
+        option: name of the option.
+        rank: number of dimensions.
 
     Raises:
         Missing: the option is absent or has another length.
@@ -66,9 +71,9 @@ def _slice(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _pad(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert STABLEHLO_PAD.
+    """Convert STABLEHLO_PAD to ONNX.
 
-    Negative amounts cut off elements. Interior padding inserts fill values between neighbouring
+    Negative padding cuts off elements. Interior padding inserts fill values between neighbouring
     elements.
     """
     data = input_index(operator, 0)
@@ -88,7 +93,7 @@ def _pad(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _broadcast(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert STABLEHLO_BROADCAST_IN_DIM.
+    """Convert STABLEHLO_BROADCAST_IN_DIM to ONNX.
 
     The operator states the axis of the result for each axis of the data.
     """
@@ -250,7 +255,7 @@ def _multiply(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _convolve(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert STABLEHLO_CONVOLUTION.
+    """Convert STABLEHLO_CONVOLUTION to ONNX.
 
     If the operator dilates the data or has negative padding, the data are dilated and cut before
     the convolution.

@@ -31,7 +31,13 @@ REDUCTIONS: Mapping[str, str] = {
 
 
 def _starts(writer: Writer, operator: TfliteOperator, first: int, rank: int) -> str:
-    """Join the scalar index inputs from position `first` on into one int64 vector.
+    """Join an operator's scalar index inputs into one int64 vector.
+
+    Args:
+        writer: writer of the graph.
+        operator: the operator.
+        first: position of the first index input. All inputs from this position on are joined.
+        rank: expected number of index inputs.
 
     Returns:
         The name of the vector, which has the shape (rank,).
@@ -216,7 +222,7 @@ def _gather(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _scatter(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert STABLEHLO_SCATTER.
+    """Convert STABLEHLO_SCATTER to ONNX.
 
     Updates outside of the data are ignored: they are written to an additional element at the end,
     which is then removed.

@@ -113,7 +113,7 @@ def _l2_normalise(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _local_response(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert LOCAL_RESPONSE_NORMALIZATION.
+    """Convert LOCAL_RESPONSE_NORMALIZATION to ONNX.
 
     ONNX divides alpha by the size of the window, so alpha is multiplied by this size beforehand.
     """
@@ -192,12 +192,12 @@ Integers = NDArray[np.int64]
 
 
 def combiner(writer: Writer, operator: TfliteOperator, option: str) -> str:
-    """Return the name of the function that a graph of two numbers computes.
+    """Name the function of two numbers that a graph of the file computes, such as their sum.
 
     Args:
         writer: writer of the graph.
-        operator: the operator that executes the combining graph.
-        option: name of the operator's option that contains the number of this graph.
+        operator: the operator that executes the graph, for example a reduction.
+        option: name of the operator's option that contains the number of the graph.
 
     Returns:
         A key of `REDUCERS`, or "second" for a graph that returns its second input.
@@ -313,7 +313,7 @@ def dilate(
 
 
 def _reduce_windows(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert REDUCE_WINDOW.
+    """Convert REDUCE_WINDOW to ONNX.
 
     Its window, strides and dilations are inputs. The operator has no padding.
     """
@@ -344,7 +344,15 @@ def _reduce_windows_stablehlo(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _numbers(operator: TfliteOperator, option: str, rank: int) -> list[int]:
-    """Return an option with one number per dimension, or a list of ones if the option is absent.
+    """Return an option of an operator that holds one number per dimension.
+
+    Args:
+        operator: the operator.
+        option: name of the option.
+        rank: number of dimensions.
+
+    Returns:
+        The numbers; ones if the option is absent.
 
     Raises:
         Missing: the option has another length.
@@ -417,7 +425,7 @@ def _reduce_stablehlo(writer: Writer, operator: TfliteOperator) -> None:
 
 
 class _Numbers:
-    """Writer of a reduction in an element type for which onnxruntime supports the reduction.
+    """Writes a reduction in an element type for which onnxruntime supports the reduction.
 
     Args:
         writer: writer of the graph.
@@ -438,7 +446,12 @@ class _Numbers:
             self._dtype = "float32" if self._target == "float16" else "int64"
 
     def converted_name(self, place: int, suffix: str) -> str:
-        """Return the name of a tensor, converted to the element type of the reduction."""
+        """Return the name of a tensor, converted to the element type of the reduction.
+
+        Args:
+            place: index of the tensor in the file's graph.
+            suffix: suffix of the name of the Cast node.
+        """
         name = self._writer.real(place)
         if self._is_logical and self._target != "bool":
             name = cast(self._writer, name, "bool", f"{suffix}Bool")
@@ -447,16 +460,40 @@ class _Numbers:
         return name
 
     def reduce(self, name: str, axes: Sequence[int], suffix: str) -> str:
-        """Add the reduction over `axes`, which are removed, and return the result's name."""
+        """Add the reduction of a tensor over some axes, which are removed.
+
+        Args:
+            name: name of the tensor, in the element type of the reduction.
+            axes: the axes.
+            suffix: suffix of the node's name.
+
+        Returns:
+            The name of the result.
+        """
         return reduce_axes(self._writer, self._reduction, name, axes, keep=False, suffix=suffix)
 
     def combine(self, start: str, name: str) -> str:
-        """Add a node that combines the start value with a reduced value; return its result."""
+        """Add a node that combines the start value of a reduction with the reduced elements.
+
+        Args:
+            start: name of the start value.
+            name: name of the reduced elements.
+
+        Returns:
+            The name of the result.
+        """
         suffix = "Combine" if self._dtype != self._target else ""
         return self._writer.node(self._operation, [start, name], suffix)
 
     def back(self, name: str) -> str:
-        """Convert a result to the element type of the operator's output, and return its name."""
+        """Convert a result to the element type of the operator's output.
+
+        Args:
+            name: name of the result.
+
+        Returns:
+            The name of the converted result.
+        """
         return name if self._dtype == self._target else cast(self._writer, name, self._target, "")
 
 

@@ -98,7 +98,14 @@ class Missing(Exception):
 
 
 def check_elements(count: int) -> None:
-    """Raise `Missing` if a constant with `count` elements is too large to be created."""
+    """Check that a constant is not too large to be created.
+
+    Args:
+        count: number of its elements.
+
+    Raises:
+        Missing: it is too large.
+    """
     if count > MAX_ELEMENTS:
         raise Missing(f"it has {count} positions, but at most {MAX_ELEMENTS} can be listed")
 
@@ -206,15 +213,31 @@ class Writer:
     # inputs of operators
 
     def is_constant(self, place: int) -> bool:
-        """Return whether the values of a tensor are known at conversion time."""
+        """Return whether the values of a tensor are known at conversion time.
+
+        Args:
+            place: tensor index.
+        """
         return place in self._values
 
     def is_known(self, place: int) -> bool:
-        """Return whether a tensor is a constant, an input, or already computed."""
+        """Return whether a tensor is a constant, an input, or already computed.
+
+        Args:
+            place: tensor index.
+        """
         return place in self._values or self._native(place) is not None
 
     def layout(self, place: int) -> TfliteLayout:
-        """Return the layout in which a tensor exists; (n, c, h, w) if it exists in both layouts."""
+        """Return the layout in which a tensor exists in the ONNX graph.
+
+        Args:
+            place: tensor index.
+
+        Returns:
+            (n, c, h, w) if the tensor exists in both layouts, and the file's layout if it has not
+            been computed yet.
+        """
         return self._native(place) or FILED
 
     def constant(self, place: int, what: str) -> NDArray[Any]:
@@ -303,7 +326,12 @@ class Writer:
         return self.node("Cast", [name], "Cast", to=int(kind))
 
     def _real_form(self, place: int, layout: TfliteLayout) -> str:
-        """Return the name of a tensor's dequantised values, before conversion to a wider type."""
+        """Return the name of a tensor's dequantised values, before conversion to a wider type.
+
+        Args:
+            place: tensor index.
+            layout: layout in which the tensor is read.
+        """
         tensor = self.tensors[place]
         if place in self._values:
             axis = 0 if tensor.quantisation is None else tensor.quantisation.axis
@@ -342,7 +370,15 @@ class Writer:
         return self._dequantise(self.add(name, values), moved, tensor.dtype, name)
 
     def add(self, name: str, values: NDArray[Any] | np.generic) -> str:
-        """Add a constant, and return its name, which begins with `name`."""
+        """Add a constant to the ONNX graph.
+
+        Args:
+            name: prefix of its name.
+            values: values of the constant.
+
+        Returns:
+            The name of the constant.
+        """
         return self._graph.constant(name, values)
 
     def filled_constant(self, shape: Shape, value: float | int, dtype: str) -> str:
@@ -486,22 +522,39 @@ class Writer:
     # Sizes that depend on values, and complex numbers.
 
     def is_open(self, place: int) -> bool:
-        """Return whether the size of a tensor depends on values of tensors.
+        """Return whether a size of a tensor depends on values of tensors.
 
         Only the number of dimensions is then known of the tensor's shape.
+
+        Args:
+            place: tensor index.
         """
         return place in self._open
 
     def set_open(self, places: Iterable[int]) -> None:
-        """Record that the sizes of the given tensors depend on values of tensors."""
+        """Record that sizes of some tensors depend on values of tensors.
+
+        Args:
+            places: indices of the tensors.
+        """
         self._open.update(places)
 
     def is_derived(self, place: int) -> bool:
-        """Return whether the values of a tensor follow from constants and shapes."""
+        """Return whether the values of a tensor are constant or follow from constants and shapes.
+
+        Args:
+            place: tensor index.
+        """
         return place in self._values or place in self.derived
 
     def is_complex(self, place: int) -> bool:
-        """Return whether a tensor contains complex numbers, stored as (real, imaginary) pairs."""
+        """Return whether a tensor contains complex numbers.
+
+        They are stored as pairs of the real and the imaginary part.
+
+        Args:
+            place: tensor index.
+        """
         return place in self._complex
 
     def write_complex(self, place: int, result: str) -> None:
@@ -548,7 +601,11 @@ class Writer:
         return str(node.name)
 
     def _forget(self, place: int) -> None:
-        """Remove the nodes and values that the current operator has written for a tensor."""
+        """Remove the nodes and constant values that the current operator has written for a tensor.
+
+        Args:
+            place: tensor index.
+        """
         names = set()
         for layout in TfliteLayout:
             for forms in (self._stored, self._real):
@@ -625,7 +682,14 @@ class Writer:
     # forms of a tensor
 
     def _native(self, place: int) -> TfliteLayout | None:
-        """Return a layout in which a tensor exists, or None if it has not been computed yet."""
+        """Return a layout in which a tensor exists, (n, c, h, w) if it exists in both.
+
+        Args:
+            place: tensor index.
+
+        Returns:
+            The layout, or None if the tensor has not been computed yet.
+        """
         for layout in (FIRST, FILED):
             if (place, layout) in self._stored or (place, layout) in self._real:
                 return layout
@@ -634,9 +698,13 @@ class Writer:
     def _begin_writing(self, place: int, layout: TfliteLayout) -> None:
         """Check that a tensor may be written, and record the operator that writes it.
 
+        Args:
+            place: tensor index.
+            layout: layout in which the tensor is written.
+
         Raises:
             Missing: the layout is (n, c, h, w), but the tensor is not an image.
-            ModelFileError: the tensor is already known.
+            ModelFileError: the tensor has already been written.
         """
         rank = len(self.tensors[place].shape)
         if layout is FIRST and rank != 4:
@@ -650,7 +718,14 @@ class Writer:
         self._written_by[place] = self._operator
 
     def _check_scale(self, place: int) -> None:
-        """Raise `Missing` if QuantizeLinear cannot produce the quantisation of an output."""
+        """Check that ONNX's QuantizeLinear can produce the integers of an output.
+
+        Args:
+            place: tensor index of the output.
+
+        Raises:
+            Missing: it has one scale per channel, a scale of 0, or 32-bit integers.
+        """
         quantisation = self.tensors[place].quantisation
         if quantisation is None:
             return
@@ -660,7 +735,7 @@ class Writer:
             raise Missing("its result is quantised to 32 bits")
 
     def _turn(self, place: int, layout: TfliteLayout, stored: str) -> str:
-        """Convert a stored image to a layout from the other layout.
+        """Convert an image to the other layout, and return its name.
 
         A Reshape is used instead of a Transpose if the order of the elements does not change.
 
@@ -714,7 +789,7 @@ class Writer:
     # names
 
     def _call(self, place: int, layout: TfliteLayout, result: str) -> str:
-        """Give a result the name of the tensor to which it is written.
+        """Rename a result to the tensor to which it is written.
 
         A result that already has the name of another tensor keeps its name.
 
@@ -733,7 +808,12 @@ class Writer:
         return name
 
     def _named(self, place: int, layout: TfliteLayout) -> str:
-        """Return a free name for a tensor in a layout, and record its type and shape."""
+        """Return an ONNX name for a tensor in a layout, and record its type and shape.
+
+        Args:
+            place: tensor index.
+            layout: the layout. The name of an image in the layout (n, c, h, w) ends with "/nchw".
+        """
         name = self.tensors[place].name or f"tensor{place}"
         if layout is FIRST:
             name = self._graph.tensor_names.take_free_name(f"{name}/nchw")
@@ -781,5 +861,10 @@ def _opset(source: TfliteGraph) -> int:
 
 
 def _turn_values(values: NDArray[Any], layout: TfliteLayout) -> NDArray[Any]:
-    """Convert the values of an image from the file's layout to the given layout."""
+    """Convert the values of a constant from the file's layout to the given layout.
+
+    Args:
+        values: the values. Only arrays with four dimensions are changed.
+        layout: the layout.
+    """
     return values.transpose(layout.value) if layout is FIRST and values.ndim == 4 else values

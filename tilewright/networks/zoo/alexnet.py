@@ -16,7 +16,14 @@ CONVOLUTIONS = (
 
 
 def alexnet(net: Builder) -> str:
-    """Build AlexNet: five convolutions and three dense layers, 224×224 images, 1000 classes."""
+    """Build AlexNet: five convolutions and three dense layers, 224×224 images, 1000 classes.
+
+    Args:
+        net: builder of the graph, which already has the input.
+
+    Returns:
+        The name of the output.
+    """
     x = net.input
     for index, channels, kernel, stride, pad, pooled in CONVOLUTIONS:
         x = net.conv(x, f"features.{index}", channels, kernel, stride, pad, bias=True)

@@ -24,6 +24,12 @@ def bert_tiny(net: Builder) -> str:
     """Build BERT-tiny: two layers over 128 tokens, classification into two classes.
 
     The classifier reads the features of the first token.
+
+    Args:
+        net: builder of the graph, which already has the input.
+
+    Returns:
+        The name of the output.
     """
     x = _embeddings(net)
     for index in range(LAYERS):
@@ -34,7 +40,14 @@ def bert_tiny(net: Builder) -> str:
 
 
 def _embeddings(net: Builder) -> str:
-    """Add up the embeddings of words, segments and positions, and append a LayerNorm."""
+    """Append the sum of the word, segment and position embeddings, and a LayerNorm.
+
+    Args:
+        net: builder of the graph.
+
+    Returns:
+        The name of the output, of shape (batch, tokens, features).
+    """
     ids = net.shapes[net.input]
     segments = net.constant("segment_ids", np.zeros(ids, np.int64))
     positions = net.constant("position_ids", np.arange(ids[1], dtype=np.int64)[None])
@@ -46,7 +59,16 @@ def _embeddings(net: Builder) -> str:
 
 
 def _layer(net: Builder, x: str, name: str) -> str:
-    """Append a transformer layer that normalises after each residual addition."""
+    """Append a transformer layer that normalises after each residual addition.
+
+    Args:
+        net: builder of the graph.
+        x: name of the input, of shape (batch, tokens, features).
+        name: name of the layer.
+
+    Returns:
+        The name of the output.
+    """
     y = net.add(attention(net, x, f"{name}.attention", HEADS), x, f"{name}.add1")
     x = net.layer_norm(y, f"{name}.norm1", EPSILON)
     y = net.add(feed_forward(net, x, f"{name}.ffn", HIDDEN), x, f"{name}.add2")

@@ -58,7 +58,11 @@ class Builder:
         self._tensors: list[onnx.TensorProto] = []
 
     def model(self, output: str) -> onnx.ModelProto:
-        """Return the finished model, with `output` as its only output."""
+        """Return the finished ONNX model.
+
+        Args:
+            output: name of its only output.
+        """
         info = [
             helper.make_tensor_value_info(tensor, kind, self.shapes[tensor])
             for tensor, kind in ((self.input, self.input_type), (output, TensorProto.FLOAT))
@@ -103,7 +107,16 @@ class Builder:
         )  # fmt: skip
 
     def batch_norm(self, x: str, name: str, epsilon: float = 1e-5) -> str:
-        """Append a BatchNorm with random statistics: means near 0 and variances near 1."""
+        """Append a BatchNorm with random statistics: means near 0 and variances near 1.
+
+        Args:
+            x: name of the input.
+            name: name of the layer.
+            epsilon: number that is added to the variance.
+
+        Returns:
+            The name of the output.
+        """
         channels = (self.shapes[x][1],)
         inputs = [
             x,
@@ -115,22 +128,53 @@ class Builder:
         return self._node("BatchNormalization", inputs, name, self.shapes[x], epsilon=epsilon)
 
     def relu(self, x: str, name: str) -> str:
-        """Append a ReLU, max(x, 0)."""
+        """Append a ReLU, max(x, 0).
+
+        Args:
+            x: name of the input.
+            name: name of the layer.
+
+        Returns:
+            The name of the output.
+        """
         return self._node("Relu", [x], name, self.shapes[x])
 
     def relu6(self, x: str, name: str) -> str:
-        """Append a ReLU6: a clip to the range 0 … 6."""
+        """Append a ReLU6: a clip to the range 0 … 6.
+
+        Args:
+            x: name of the input.
+            name: name of the layer.
+
+        Returns:
+            The name of the output.
+        """
         bounds = [self.constant("zero", np.float32(0)), self.constant("six", np.float32(6))]
         return self._node("Clip", [x, *bounds], name, self.shapes[x])
 
     def hard_swish(self, x: str, name: str) -> str:
-        """Append the hard swish, x · clip(x / 6 + 1/2, 0, 1)."""
+        """Append the hard swish, x · clip(x / 6 + 1/2, 0, 1).
+
+        Args:
+            x: name of the input.
+            name: name of the layer.
+
+        Returns:
+            The name of the output.
+        """
         return self._node("HardSwish", [x], name, self.shapes[x])
 
     def hard_sigmoid(self, x: str, name: str) -> str:
         """Append the hard sigmoid of PyTorch, clip(x / 6 + 1/2, 0, 1).
 
         ONNX's default slope is different.
+
+        Args:
+            x: name of the input.
+            name: name of the layer.
+
+        Returns:
+            The name of the output.
         """
         return self._node("HardSigmoid", [x], name, self.shapes[x], alpha=1 / 6, beta=0.5)
 
@@ -138,6 +182,13 @@ class Builder:
         """Append the exact GELU, x · (1 + erf(x / √2)) / 2.
 
         It is composed of operators that every ONNX version has.
+
+        Args:
+            x: name of the input.
+            name: name of the layer.
+
+        Returns:
+            The name of the output.
         """
         root, half = (
             self.constant(text, np.float32(value))
@@ -151,23 +202,65 @@ class Builder:
         return self._node("Mul", [y, half], f"{name}.half", shape)
 
     def tanh(self, x: str, name: str) -> str:
-        """Append the hyperbolic tangent."""
+        """Append the hyperbolic tangent.
+
+        Args:
+            x: name of the input.
+            name: name of the layer.
+
+        Returns:
+            The name of the output.
+        """
         return self._node("Tanh", [x], name, self.shapes[x])
 
     def softmax(self, x: str, name: str) -> str:
-        """Append a softmax along the last dimension."""
+        """Append a softmax along the last dimension.
+
+        Args:
+            x: name of the input.
+            name: name of the layer.
+
+        Returns:
+            The name of the output.
+        """
         return self._node("Softmax", [x], name, self.shapes[x], axis=-1)
 
     def add(self, x: str, y: str, name: str) -> str:
-        """Append the elementwise sum of two tensors, with broadcasting."""
+        """Append the elementwise sum of two tensors, with broadcasting.
+
+        Args:
+            x: name of the input.
+            y: name of the second input.
+            name: name of the layer.
+
+        Returns:
+            The name of the output.
+        """
         return self._elementwise("Add", x, y, name)
 
     def multiply(self, x: str, y: str, name: str) -> str:
-        """Append the elementwise product of two tensors, with broadcasting."""
+        """Append the elementwise product of two tensors, with broadcasting.
+
+        Args:
+            x: name of the input.
+            y: name of the second input.
+            name: name of the layer.
+
+        Returns:
+            The name of the output.
+        """
         return self._elementwise("Mul", x, y, name)
 
     def concat(self, xs: Sequence[str], name: str) -> str:
-        """Append the concatenation of images along channels."""
+        """Append the concatenation of images along channels.
+
+        Args:
+            xs: names of the inputs.
+            name: name of the layer.
+
+        Returns:
+            The name of the output.
+        """
         return self.join(xs, name, axis=1)
 
     def max_pool(self, x: str, name: str, kernel: int, stride: int, pad: int = 0) -> str:
@@ -201,16 +294,41 @@ class Builder:
         return self._pool("AveragePool", x, name, kernel, stride, pad, count_include_pad=1)
 
     def global_average_pool(self, x: str, name: str) -> str:
-        """Append a global average pool; the result has shape (batch, channels, 1, 1)."""
+        """Append a global average pool; the result has shape (batch, channels, 1, 1).
+
+        Args:
+            x: name of the input.
+            name: name of the layer.
+
+        Returns:
+            The name of the output.
+        """
         return self._node("GlobalAveragePool", [x], name, (*self.shapes[x][:2], 1, 1))
 
     def flatten(self, x: str, name: str) -> str:
-        """Append a Flatten of all axes except the batch; the result has shape (batch, features)."""
+        """Append a Flatten of all axes except the batch; the result has shape (batch, features).
+
+        Args:
+            x: name of the input.
+            name: name of the layer.
+
+        Returns:
+            The name of the output.
+        """
         batch, *rest = self.shapes[x]
         return self._node("Flatten", [x], name, (batch, math.prod(rest)), axis=1)
 
     def dense(self, x: str, name: str, out_features: int) -> str:
-        """Append a dense layer, x·Wᵀ + b, with weights W of shape (out, in)."""
+        """Append a dense layer, x·Wᵀ + b, with weights W of shape (out, in).
+
+        Args:
+            x: name of the input.
+            name: name of the layer.
+            out_features: number of output features.
+
+        Returns:
+            The name of the output.
+        """
         batch, features = self.shapes[x]
         weight = self._he(f"{name}.weight", (out_features, features))
         bias = self._normal(f"{name}.bias", (out_features,), 0.01)
@@ -220,6 +338,14 @@ class Builder:
         """Append x·W + b over the last dimension, as the MatMul and the Add that PyTorch exports.
 
         W has shape (in, out) and variance 1 / fan-in.
+
+        Args:
+            x: name of the input.
+            name: name of the layer.
+            out_features: number of output features.
+
+        Returns:
+            The name of the output.
         """
         features = self.shapes[x][-1]
         size = (features, out_features)
@@ -232,11 +358,28 @@ class Builder:
         """Append the matrix product over the last two dimensions.
 
         The result keeps the leading dimensions of `x`.
+
+        Args:
+            x: name of the input.
+            y: name of the second input.
+            name: name of the layer.
+
+        Returns:
+            The name of the output.
         """
         return self._node("MatMul", [x, y], name, (*self.shapes[x][:-1], self.shapes[y][-1]))
 
     def layer_norm(self, x: str, name: str, epsilon: float) -> str:
-        """Append a LayerNorm along the last dimension, with scale and bias."""
+        """Append a LayerNorm along the last dimension, with scale and bias.
+
+        Args:
+            x: name of the input.
+            name: name of the layer.
+            epsilon: number that is added to the variance.
+
+        Returns:
+            The name of the output.
+        """
         size = (self.shapes[x][-1],)
         inputs = [
             x,
@@ -251,39 +394,101 @@ class Builder:
         """Append a lookup of the rows `ids` of a weight table with shape (rows, features).
 
         The result has the shape of `ids` plus a last dimension for the features.
+
+        Args:
+            ids: name of the input, which holds row numbers.
+            name: name of the layer.
+            rows: number of rows of the table.
+            features: number of columns of the table.
+
+        Returns:
+            The name of the output.
         """
         table = self.table(name, (rows, features))
         return self._node("Gather", [table, ids], name, (*self.shapes[ids], features), axis=0)
 
     def table(self, name: str, shape: tuple[int, ...]) -> str:
-        """Append a weight tensor, such as a class token; its standard deviation is 0.02."""
+        """Add a random weight tensor that is not part of a layer, such as a class token.
+
+        Args:
+            name: name of the tensor, without the suffix ".weight".
+            shape: shape of the tensor. Its values have a standard deviation of 0.02.
+
+        Returns:
+            The full name of the tensor.
+        """
         return self._normal(f"{name}.weight", shape, 0.02)
 
     def take(self, x: str, name: str, index: int, axis: int) -> str:
-        """Append the selection of one index along an axis; the axis is removed."""
+        """Append the selection of one index along an axis; the axis is removed.
+
+        Args:
+            x: name of the input.
+            name: name of the layer.
+            index: the index.
+            axis: number of the axis.
+
+        Returns:
+            The name of the output.
+        """
         which = self.constant(f"{name}.index", np.int64(index))
         shape = self.shapes[x]
         kept = (*shape[:axis], *shape[axis + 1 :])
         return self._node("Gather", [x, which], name, kept, axis=axis)
 
     def join(self, xs: Sequence[str], name: str, axis: int) -> str:
-        """Append the concatenation of tensors along an axis."""
+        """Append the concatenation of tensors along an axis.
+
+        Args:
+            xs: names of the inputs.
+            name: name of the layer.
+            axis: number of the axis.
+
+        Returns:
+            The name of the output.
+        """
         shape = list(self.shapes[xs[0]])
         shape[axis] = sum(self.shapes[x][axis] for x in xs)
         return self._node("Concat", list(xs), name, tuple(shape), axis=axis)
 
     def reshape(self, x: str, name: str, shape: tuple[int, ...]) -> str:
-        """Append a Reshape."""
+        """Append a Reshape.
+
+        Args:
+            x: name of the input.
+            name: name of the layer.
+            shape: shape of the result.
+
+        Returns:
+            The name of the output.
+        """
         target = self.constant(f"{name}.shape", np.array(shape, np.int64))
         return self._node("Reshape", [x, target], name, shape)
 
     def transpose(self, x: str, name: str, order: tuple[int, ...]) -> str:
-        """Append a permutation of the axes."""
+        """Append a permutation of the axes.
+
+        Args:
+            x: name of the input.
+            name: name of the layer.
+            order: permutation of the axes.
+
+        Returns:
+            The name of the output.
+        """
         shape = tuple(self.shapes[x][axis] for axis in order)
         return self._node("Transpose", [x], name, shape, perm=order)
 
     def constant(self, name: str, value: NDArray[Any] | np.generic) -> str:
-        """Add a constant, unless its name exists already, and return the name."""
+        """Add a constant, unless a constant with its name exists already.
+
+        Args:
+            name: name of the constant.
+            value: value of the constant.
+
+        Returns:
+            `name`.
+        """
         if all(tensor.name != name for tensor in self._tensors):
             self._tensors.append(numpy_helper.from_array(np.asarray(value), name))
             self.shapes[name] = np.shape(value)
@@ -312,7 +517,16 @@ class Builder:
         return output
 
     def _he(self, name: str, shape: tuple[int, ...]) -> str:
-        """Add normal weights with variance 2 / fan-in (He et al., ICCV 2015, eq. 10)."""
+        """Add random weights with the variance 2 / fan-in (He et al., ICCV 2015, eq. 10).
+
+        Args:
+            name: name of the weights.
+            shape: shape (o, …) of the weights; the fan-in is the product of all sizes after the
+                first.
+
+        Returns:
+            `name`.
+        """
         return self._normal(name, shape, math.sqrt(2 / math.prod(shape[1:])))
 
     def _normal(self, name: str, shape: tuple[int, ...], deviation: float) -> str:
@@ -335,7 +549,7 @@ class Builder:
         return name
 
     def _stream(self) -> np.random.Generator:
-        """Return the random generator of the next weight tensor."""
+        """Return a new random generator for the next weight tensor."""
         return np.random.default_rng([self.seed, len(self._tensors)])
 
 

@@ -33,6 +33,12 @@ def digits_cnn(net: Builder) -> str:
     """Build the CNN: three convolutions and a dense layer, with trained weights.
 
     The network classifies 8×8 images into ten classes.
+
+    Args:
+        net: builder of the graph, which already has the input.
+
+    Returns:
+        The name of the output.
     """
     net.values = train(net.seed) if net.weights else {}
     x = net.input
@@ -80,7 +86,7 @@ def train(seed: int) -> Parameters:
 def _data() -> tuple[Array, NDArray[np.int64], NDArray[np.bool_]]:
     """Return all images, their labels, and a mask of the held-out images.
 
-    The mask does not depend on any seed.
+    The images have shape (n, 1, 8, 8). The mask does not depend on any seed.
     """
     digits = datasets.load_digits()
     images = (digits.images[:, None] / 16).astype(np.float32)
@@ -101,7 +107,16 @@ def _initial(random: np.random.Generator) -> Parameters:
 
 
 def _gradients(parameters: Parameters, images: Array, labels: NDArray[np.int64]) -> Parameters:
-    """Return the gradients of the mean cross-entropy over a batch, by tensor name."""
+    """Return the gradients of the mean cross-entropy over a batch of images.
+
+    Args:
+        parameters: weights and biases by tensor name.
+        images: images of shape (n, 1, 8, 8).
+        labels: classes of shape (n,).
+
+    Returns:
+        The gradients, arrays with the shapes of the parameters, by tensor name.
+    """
     x, trail = images, []
     for name, _, _, stride in CONVOLUTIONS:
         patches = _unfold(x, stride)
@@ -153,7 +168,15 @@ def _fold(patches: Array, shape: tuple[int, ...], stride: int) -> Array:
 
 
 def _pool(x: Array) -> tuple[Array, Array]:
-    """Return 2×2 maxima and a mask of the elements that are maxima, including ties."""
+    """Apply a 2×2 max-pool to images.
+
+    Args:
+        x: images of shape (N, C, H, W).
+
+    Returns:
+        The maxima, of shape (N, C, H/2, W/2), and a float32 mask of shape (N, C, H, W) that is 1
+        where an element is a maximum, including ties.
+    """
     count, channels, height, width = x.shape
     pooled = x.reshape(count, channels, height // 2, 2, width // 2, 2).max(axis=(3, 5))
     winners = x == np.repeat(np.repeat(pooled, 2, axis=2), 2, axis=3)

@@ -8,7 +8,14 @@ INPUT = (1, 3, 299, 299)
 
 
 def inception_v3(net: Builder) -> str:
-    """Build Inception v3: eleven blocks of parallel branches, 299×299 images, 1000 classes."""
+    """Build Inception v3: eleven blocks of parallel branches, 299×299 images, 1000 classes.
+
+    Args:
+        net: builder of the graph, which already has the input.
+
+    Returns:
+        The name of the output.
+    """
     x = _conv(net, net.input, "Conv2d_1a_3x3", 32, 3, stride=2)
     x = _conv(net, x, "Conv2d_2a_3x3", 32, 3)
     x = _conv(net, x, "Conv2d_2b_3x3", 64, 3, pad=1)

@@ -28,7 +28,14 @@ V3_EPSILON = 1e-3
 
 
 def mobilenet_v1(net: Builder) -> str:
-    """Build MobileNet v1: thirteen separable layers, 224×224 images, 1000 classes."""
+    """Build MobileNet v1: thirteen separable layers, 224×224 images, 1000 classes.
+
+    Args:
+        net: builder of the graph, which already has the input.
+
+    Returns:
+        The name of the output.
+    """
     x = _conv_v1(net, net.input, "conv1", 32, kernel=3, stride=2)
     for i, (channels, stride) in enumerate(V1_LAYERS, start=2):
         depth = net.shapes[x][1]
@@ -39,7 +46,14 @@ def mobilenet_v1(net: Builder) -> str:
 
 
 def mobilenet_v2(net: Builder) -> str:
-    """Build MobileNet v2: seventeen inverted residuals, 224×224 images, 1000 classes."""
+    """Build MobileNet v2: seventeen inverted residuals, 224×224 images, 1000 classes.
+
+    Args:
+        net: builder of the graph, which already has the input.
+
+    Returns:
+        The name of the output.
+    """
     x = _conv_v2(net, net.input, "features.0", 32, kernel=3, stride=2)
     index = 1
     for expansion, channels, repeats, first_stride in V2_STAGES:
@@ -53,7 +67,14 @@ def mobilenet_v2(net: Builder) -> str:
 
 
 def mobilenet_v3(net: Builder) -> str:
-    """Build MobileNetV3-Large: fifteen inverted residuals, 224×224 images, 1000 classes."""
+    """Build MobileNetV3-Large: fifteen inverted residuals, 224×224 images, 1000 classes.
+
+    Args:
+        net: builder of the graph, which already has the input.
+
+    Returns:
+        The name of the output.
+    """
     x = _conv_v3(net, net.input, "features.0", 16, kernel=3, stride=2, swish=True)
     for index, layer in enumerate(V3_LAYERS, start=1):
         x = _inverted_residual_v3(net, x, f"features.{index}.block", *layer)
@@ -80,7 +101,18 @@ def _inverted_residual_v3(
 
 
 def _squeeze_excite(net: Builder, x: str, name: str) -> str:
-    """Multiply each channel by a factor in [0, 1], computed from the means of all channels."""
+    """Append a squeeze-and-excitation block, which scales each channel by a factor in [0, 1].
+
+    The factors are computed from the means of all channels.
+
+    Args:
+        net: builder of the graph.
+        x: name of the input, an image.
+        name: name of the layer.
+
+    Returns:
+        The name of the output.
+    """
     channels = net.shapes[x][1]
     y = net.global_average_pool(x, f"{name}.avgpool")
     y = net.conv(y, f"{name}.fc1", _divisible(channels / 4), kernel=1, bias=True)
@@ -90,7 +122,10 @@ def _squeeze_excite(net: Builder, x: str, name: str) -> str:
 
 
 def _divisible(channels: float) -> int:
-    """Return the nearest multiple of 8 that is at least 90 % of `channels`."""
+    """Round a number of channels to the nearest multiple of 8 that is at least 90 % of it.
+
+    The result is at least 8.
+    """
     rounded = max(8, int(channels + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * channels else rounded
 

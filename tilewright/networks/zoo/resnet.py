@@ -12,17 +12,38 @@ WIDTHS = (64, 128, 256, 512)
 
 
 def resnet18(net: Builder) -> str:
-    """Build ResNet-18: eight blocks of two convolutions, 224×224 images, 1000 classes."""
+    """Build ResNet-18: eight blocks of two convolutions, 224×224 images, 1000 classes.
+
+    Args:
+        net: builder of the graph, which already has the input.
+
+    Returns:
+        The name of the output.
+    """
     return _resnet(net, depths=(2, 2, 2, 2), bottleneck=False)
 
 
 def resnet34(net: Builder) -> str:
-    """Build ResNet-34: sixteen blocks of two convolutions, 224×224 images, 1000 classes."""
+    """Build ResNet-34: sixteen blocks of two convolutions, 224×224 images, 1000 classes.
+
+    Args:
+        net: builder of the graph, which already has the input.
+
+    Returns:
+        The name of the output.
+    """
     return _resnet(net, depths=(3, 4, 6, 3), bottleneck=False)
 
 
 def resnet50(net: Builder) -> str:
-    """Build ResNet-50: sixteen bottlenecks of three convolutions, 224×224 images, 1000 classes."""
+    """Build ResNet-50: sixteen bottlenecks of three convolutions, 224×224 images, 1000 classes.
+
+    Args:
+        net: builder of the graph, which already has the input.
+
+    Returns:
+        The name of the output.
+    """
     return _resnet(net, depths=(3, 4, 6, 3), bottleneck=True)
 
 

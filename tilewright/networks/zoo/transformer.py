@@ -13,7 +13,15 @@ def attention(net: Builder, x: str, name: str, heads: int) -> str:
     """Append multi-head attention and its output projection.
 
     Each head computes softmax(Q·Kᵀ / √size)·V (Vaswani et al., arXiv 1706.03762, section 3.2).
-    Input and output have shape (batch, tokens, features).
+
+    Args:
+        net: builder of the graph.
+        x: name of the input, of shape (batch, tokens, features).
+        name: name of the layer.
+        heads: number of attention heads.
+
+    Returns:
+        The name of the output, which has the shape of the input.
     """
     batch, tokens, features = net.shapes[x]
     size = features // heads
@@ -32,15 +40,33 @@ def attention(net: Builder, x: str, name: str, heads: int) -> str:
 
 
 def feed_forward(net: Builder, x: str, name: str, hidden: int) -> str:
-    """Append two dense layers with a GELU in between, applied to each token."""
+    """Append two dense layers with a GELU in between, applied to each token.
+
+    Args:
+        net: builder of the graph.
+        x: name of the input, of shape (batch, tokens, features).
+        name: name of the layer.
+        hidden: number of features between the two dense layers.
+
+    Returns:
+        The name of the output, which has the shape of the input.
+    """
     y = net.gelu(net.linear(x, f"{name}.fc1", hidden), f"{name}.gelu")
     return net.linear(y, f"{name}.fc2", net.shapes[x][-1])
 
 
 def _heads(net: Builder, x: str, name: str, heads: int, order: tuple[int, ...]) -> str:
-    """Split the features among attention heads.
+    """Split the features of each token among attention heads.
 
-    The result has the axes (batch, tokens, heads, size), permuted by `order`.
+    Args:
+        net: builder of the graph.
+        x: name of the input, of shape (batch, tokens, features).
+        name: name of the layer.
+        heads: number of attention heads.
+        order: permutation of the axes (batch, tokens, heads, size) of the result.
+
+    Returns:
+        The name of the output.
     """
     batch, tokens, features = net.shapes[x]
     y = net.reshape(x, f"{name}.reshape", (batch, tokens, heads, features // heads))

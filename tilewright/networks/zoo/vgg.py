@@ -9,22 +9,50 @@ WIDTHS = (64, 128, 256, 512, 512)
 
 
 def vgg11(net: Builder) -> str:
-    """Build VGG-11 (configuration A): eight convolutions, three dense layers, 224×224 images."""
+    """Build VGG-11 (configuration A): eight convolutions, three dense layers, 224×224 images.
+
+    Args:
+        net: builder of the graph, which already has the input.
+
+    Returns:
+        The name of the output.
+    """
     return _vgg(net, (1, 1, 2, 2, 2))
 
 
 def vgg13(net: Builder) -> str:
-    """Build VGG-13 (configuration B): ten convolutions, three dense layers, 224×224 images."""
+    """Build VGG-13 (configuration B): ten convolutions, three dense layers, 224×224 images.
+
+    Args:
+        net: builder of the graph, which already has the input.
+
+    Returns:
+        The name of the output.
+    """
     return _vgg(net, (2, 2, 2, 2, 2))
 
 
 def vgg16(net: Builder) -> str:
-    """Build VGG-16 (configuration D): thirteen convolutions, three dense layers, 224×224 images."""
+    """Build VGG-16 (configuration D): thirteen convolutions, three dense layers, 224×224 images.
+
+    Args:
+        net: builder of the graph, which already has the input.
+
+    Returns:
+        The name of the output.
+    """
     return _vgg(net, (2, 2, 3, 3, 3))
 
 
 def vgg19(net: Builder) -> str:
-    """Build VGG-19 (configuration E): sixteen convolutions, three dense layers, 224×224 images."""
+    """Build VGG-19 (configuration E): sixteen convolutions, three dense layers, 224×224 images.
+
+    Args:
+        net: builder of the graph, which already has the input.
+
+    Returns:
+        The name of the output.
+    """
     return _vgg(net, (2, 2, 4, 4, 4))
 
 

@@ -14,7 +14,14 @@ EPSILON = 1e-6
 
 
 def vit_tiny(net: Builder) -> str:
-    """Build ViT-Ti/16: twelve layers over 14×14 patches and a class token, 1000 classes."""
+    """Build ViT-Ti/16: twelve layers over 14×14 patches and a class token, 1000 classes.
+
+    Args:
+        net: builder of the graph, which already has the input.
+
+    Returns:
+        The name of the output.
+    """
     x = net.conv(net.input, "patch_embed", WIDTH, kernel=PATCH, stride=PATCH, bias=True)
     batch, _, rows, columns = net.shapes[x]
     x = net.reshape(x, "patch_embed.flatten", (batch, WIDTH, rows * columns))
@@ -28,7 +35,16 @@ def vit_tiny(net: Builder) -> str:
 
 
 def _layer(net: Builder, x: str, name: str) -> str:
-    """Append a transformer layer that normalises before each sublayer."""
+    """Append a transformer layer that normalises before each sublayer.
+
+    Args:
+        net: builder of the graph.
+        x: name of the input, of shape (batch, tokens, features).
+        name: name of the layer.
+
+    Returns:
+        The name of the output.
+    """
     y = attention(net, net.layer_norm(x, f"{name}.norm1", EPSILON), f"{name}.attn", HEADS)
     x = net.add(x, y, f"{name}.add1")
     y = feed_forward(net, net.layer_norm(x, f"{name}.norm2", EPSILON), f"{name}.mlp", HIDDEN)

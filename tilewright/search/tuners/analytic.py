@@ -1,7 +1,8 @@
-"""Tuners that rank configs by closed-form estimates and learn nothing, as controls for learning.
+"""Tuners that rank configs by closed-form estimates and do not learn from measurements.
 
-`estimate` ranks configs by estimated latency. `tps` is the analytic tiling of VTA++, which ranks by
-estimated DRAM traffic. Measurements do not change either order.
+`estimate` ranks configs by estimated latency. `tps` is the analytic tiling of VTA++, which ranks
+configs by estimated DRAM traffic. In experiments, these tuners show how much the learning of other
+tuners contributes.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class _ByEstimates(BaseExplorer[OptionsT]):
     ) -> Candidates:
         """Propose the untried configs with the lowest estimated cost.
 
-        Configs that do not fit the scratchpads come last.
+        Configs that do not fit the scratchpads come last. The arguments are those of
+        `Explorer.generate`.
 
         Raises:
             NoEstimates: the target offers no closed-form estimates.
@@ -79,7 +81,12 @@ class _ByEstimates(BaseExplorer[OptionsT]):
         """
 
     def candidate_count(self, problem: Problem, n: int) -> int:
-        """Return the number of candidates to propose for a batch of `n` trials."""
+        """Return the number of candidates to propose for a batch.
+
+        Args:
+            problem: the problem to tune.
+            n: number of trials of the batch.
+        """
         return n
 
 
@@ -113,7 +120,12 @@ class EstimatedLatency(_ByEstimates[EstimateOptions]):
         return estimated.of_meaning("latency")[:, 0]
 
     def candidate_count(self, problem: Problem, n: int) -> int:
-        """Return the number of configs to lower for a batch of `n` trials."""
+        """Return the number of candidates to propose, which is also the number of configs to lower.
+
+        Args:
+            problem: the problem to tune, which includes the costs of compiling and measuring.
+            n: number of trials of the batch.
+        """
         return problem.compiles(n, self.options.alpha, self.options.looking)
 
     def veto(
@@ -132,7 +144,8 @@ class EstimatedLatency(_ByEstimates[EstimateOptions]):
     ) -> BatchChoice:
         """Choose the first `n` configs that compile, in the order of their estimates.
 
-        If fewer than `n` configs compile, configs that do not compile fill the batch.
+        If fewer than `n` configs compile, configs that do not compile fill the batch. The arguments
+        are those of `Explorer.choose`.
         """
         return BatchChoice(np.argsort(~lowered.ok, kind="stable")[:n])
 

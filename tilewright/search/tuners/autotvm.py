@@ -53,7 +53,11 @@ class AutoTVM(BaseExplorer[AutoTVMOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        """Propose untried configs of the plan, and random configs if the plan has too few."""
+        """Propose the next untried configs of the plan, filled up with random configs.
+
+        The plan is the list of configs that `learn` found by simulated annealing. There is none
+        before the first fit of the cost model. The arguments are those of `Explorer.generate`.
+        """
         tried = history.tried_indices(problem.space)
         plan = state.arrays.get("plan", np.empty(0, np.int64)).astype(np.int64)
         # As in TVM, the last int(greed · plan) configs of a plan are replaced by random configs.
@@ -66,7 +70,11 @@ class AutoTVM(BaseExplorer[AutoTVMOptions]):
         return Candidates(problem.space.unravel(np.concatenate([fresh, lucky])))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """Fit the cost model and plan by simulated annealing, once a plan was measured."""
+        """Once the current plan has been measured, refit the cost model and make a new plan.
+
+        Simulated annealing on the cost model finds the configs of the plan. Before that, the state
+        is returned unchanged. The arguments are those of `Explorer.learn`.
+        """
         fits = int(state.arrays.get("fits", np.zeros(1, np.int64))[0])
         if len(history) < self.options.plan * (fits + 1) or not history.valid.any():
             return state

@@ -42,7 +42,11 @@ class Baco(BaseExplorer[BacoOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        """Propose the configs with the largest score, or random configs before the first fit."""
+        """Propose the configs with the largest score, or random configs before the first fit.
+
+        The score is the expected improvement times the probability of being valid. The arguments
+        are those of `Explorer.generate`.
+        """
         space, tried = problem.space, history.tried_indices(problem.space)
         rng = problem.rng(history.round, "generate")
         if "P" not in state.models or history.best is None:
@@ -62,7 +66,11 @@ class Baco(BaseExplorer[BacoOptions]):
         return Candidates(configs[rows], scores)
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """Fit the Gaussian process of the latency and the random forest of the validity."""
+        """Fit the Gaussian process of the latency and the random forest of the validity.
+
+        Both are fitted to all trials. The state is returned unchanged until there are enough
+        trials. The arguments are those of `Explorer.learn`.
+        """
         valid = history.valid
         if len(history) < self.options.first or valid.sum() < 2:
             return state
@@ -83,9 +91,14 @@ class Baco(BaseExplorer[BacoOptions]):
 
 
 def _knobs(space: Space, configs: Configs) -> Features:
-    """Return log2 of every knob's value, scaled to standard deviation 1 over the knob's values.
+    """Return log2 of every knob's value as features, one row per config.
 
-    If a knob has a value below 1, log2(value + 1) is used.
+    Each column has mean 0 and standard deviation 1 over the knob's values. If a knob has a value
+    below 1, log2(value + 1) is used.
+
+    Args:
+        space: the search space.
+        configs: knob indices, int array of shape (n, knobs).
     """
     columns = []
     for knob, values in zip(space.knobs, space.values(configs).T, strict=True):

@@ -1,8 +1,8 @@
 """Predictions of latency and validity that the tuner `ml2tuner` makes between rounds.
 
-They combine three sources: closed-form estimates of the target, a transferred model (trained on
-other workloads or hardware), and the tuner's own models. The module also defines the features of
-these models.
+The predictions combine three sources: closed-form estimates of the target, a transferred model
+(trained on other workloads or hardware), and the tuner's own models. The module also computes the
+input features of the tuner's own models.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from tilewright.targets.features import Feature, Features
 _LEAST_CHANCE = 1e-3  # lower probabilities of Model V are treated as this one
 _TRUSTED = 0.5  # a transferred model with a lower weight no longer selects the candidates
 SCREENED = "screened"
-"""Name of an array in the explorer's state: flat indices of the screened configs, ascending."""
+"""Name of the array in the tuner's state that holds the flat indices of the screened (most
+promising) configs, ascending, shape (m,)."""
 SAID = "said"
-"""Name of an array in the explorer's state: the fields of a `Belief` about the screened configs,
-one row per field."""
+"""Name of the array in the tuner's state that holds the transferred model's predictions for the
+screened configs, shape (3, m). The rows are the fields of `Belief`."""
 WEIGHTS = "weights"
-"""Name of an array in the explorer's state: weights of the transferred model for P and A, shape
-(2,)."""
+"""Name of the array in the tuner's state that holds the transferred model's weights before and
+after compilation, for Models P and A, shape (2,)."""
 _DRAFT = Feature(
     "draft", text="slowdown against the best so far, predicted by the counter regression (log2)"
 )
@@ -43,8 +44,9 @@ _ESTIMATE = Feature(
     text="estimated latency relative to the counter regression's prediction (log2)",
 )
 PARTS_OF_V = ("compiles", "V", "runs")
-"""Models of validity: `compiles` predicts whether a config compiles. `V` and `runs` predict whether
-a compiled program is valid, `V` from its knobs, `runs` also from its hidden features."""
+"""Names of the classifiers that form Model V. `compiles` predicts whether a config compiles. `V`
+and `runs` predict whether a compiled program is valid: `V` from its knobs, `runs` from its knobs
+and hidden features."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Beliefs:
         options: options of the tuner.
         learners: source of features and untrained models.
         problem: the workload and its search space.
-        state: the fitted models and the stored predictions.
+        state: the tuner's state: fitted models by name, and stored predictions as arrays.
     """
 
     options: ML2TunerOptions
@@ -95,7 +97,7 @@ class Beliefs:
         """Return whether Model A, which ranks compiled programs, is enabled and has input.
 
         Args:
-            hidden: counters of lowered programs. Only their columns matter.
+            hidden: counters of lowered programs, the input of Model A. Only their columns are used.
         """
         return self.options.use_a and len(hidden.columns) > 0
 
@@ -154,8 +156,9 @@ class Beliefs:
     def screen(self, flat: NDArray[np.int64], count: int) -> ExplorerState:
         """Select the most promising configs and store their flat indices in the tuner's state.
 
-        If there is a transferred model, its predictions for these configs are stored too, so that
-        they are computed only once.
+        Configs are ranked by latency and validity, as predicted without any trial. If there is a
+        transferred model, its predictions for the selected configs are stored too, so that they are
+        computed only once.
 
         Args:
             flat: flat indices of the configs to select from, shape (n,).
@@ -174,13 +177,13 @@ class Beliefs:
         return replace(self.state, arrays=arrays)
 
     def remember_screened(self, flat: NDArray[np.int64], count: int) -> ExplorerState:
-        """Add configs to the stored list of promising configs.
+        """Replace the less promising part of the stored list of promising configs by new configs.
 
         The transferred model's predictions for the new configs are stored with them.
 
         Args:
-            flat: flat indices of the configs to add, shape (n,).
-            count: number of configs to keep from the present list, the most promising first.
+            flat: flat indices of the new configs, shape (n,).
+            count: number of configs that stay in the list, the most promising ones.
 
         Returns:
             The new state.
@@ -196,11 +199,12 @@ class Beliefs:
         return replace(self.state, arrays=arrays)
 
     def _promising(self, configs: Configs, said: Belief | None) -> NDArray[np.int64]:
-        """Rank configs by predicted latency and validity.
+        """Rank configs by predicted latency and validity, without using trials.
 
         Args:
             configs: knob indices, shape (n, knobs).
-            said: result of `predict_transferred` for these configs.
+            said: predictions of the transferred model for these configs (`predict_transferred`), or
+                None if there is no such model.
 
         Returns:
             Row indices of `configs`, best first.
@@ -331,6 +335,9 @@ class Beliefs:
     def runs(self, configs: Configs, prior: Prior | None, hidden: Features) -> NDArray[np.float64]:
         """Predict the probability that compiled programs run and give correct results.
 
+        The prediction comes from the classifier `runs`, or from the classifier `V` if `runs` has
+        not been fitted.
+
         Args:
             configs: configs of the programs, shape (n, knobs).
             prior: result of the method `prior` for these configs.
@@ -366,10 +373,15 @@ class Beliefs:
     ) -> ModelInput:  # fmt: skip
         """Return the input of Model A, which predicts the latency of compiled programs.
 
-        The columns are the columns of Model P, the program's counters, and the latency relative to
-        the best trial that the draft model predicts (a regression with one price per counter). The
-        offset, which is added to Model A's predictions, is the latency predicted by the models that
-        workloads share. If there are no shared models, the offset is the prior's prediction.
+        The columns are:
+
+        - the columns of Model P;
+        - sums and ratios of the program's counters;
+        - the latency relative to the best trial, as predicted by the draft model, a regression with
+          one price per counter.
+
+        The offset, which is added to Model A's predictions, is the latency that the models shared
+        between workloads predict. Without shared models, it is the latency that the prior predicts.
 
         Args:
             history: trials so far.
@@ -391,9 +403,9 @@ class Beliefs:
     def shared_input(self, hidden: Features, prior: Prior | None) -> ModelInput:
         """Return the input of the Model A that all workloads of a run share.
 
-        The draft model predicts the latency with one price per counter; this prediction is the
-        offset. The shared Model A was trained on other workloads to predict the draft model's
-        error. Its columns do not depend on the size of the workload.
+        This model was trained on other workloads to predict the error of the shared draft model, a
+        regression with one price per counter. Its columns do not depend on the size of the
+        workload. The offset is the draft model's prediction.
 
         Args:
             hidden: counters of n compiled programs.
@@ -431,7 +443,14 @@ class Beliefs:
         return trials_in(self.state) if sharing else []
 
     def workloads_with_counters(self, hidden: Features) -> list[SharedTrials]:
-        """Return the trials of earlier workloads whose programs have the counters of `hidden`."""
+        """Return the trials of those earlier workloads whose programs have the same counters.
+
+        Args:
+            hidden: counters of this workload's programs. Only the names of the counters are used.
+
+        Returns:
+            Trials of each such workload; empty if there are no counters.
+        """
         names = hidden.names
         return [item for item in self.earlier_workloads if names and item.hidden.names == names]
 
@@ -457,7 +476,7 @@ class Beliefs:
         its predictions are too low.
 
         Args:
-            hidden: counters of the trials' programs.
+            hidden: counters of the trials' programs, one row per trial.
             log_latency: measured log2 latencies of the trials, shape (n,).
         """
         return float((log_latency - self.state.models["shared_draft"].predict(hidden)).mean())

@@ -65,7 +65,11 @@ class Chameleon(BaseExplorer[ChameleonOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        """Propose untried configs of the plan, and random configs if the plan has too few."""
+        """Propose the next untried configs of the plan, filled up with random configs.
+
+        The plan is the list of configs that `learn` chose, one per cluster. There is none before
+        the first fit of the cost model. The arguments are those of `Explorer.generate`.
+        """
         space, tried = problem.space, history.tried_indices(problem.space)
         plan = state.arrays.get("plan", np.empty(0, np.int64)).astype(np.int64)
         plan = plan[: len(plan) - int(self.options.greed * len(plan))]
@@ -75,7 +79,12 @@ class Chameleon(BaseExplorer[ChameleonOptions]):
         return Candidates(space.unravel(np.concatenate([fresh, lucky])))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """Fit the cost model, let the agent walk and learn, and plan one config per cluster."""
+        """Once the current plan has been measured, refit the cost model and make a new plan.
+
+        The agent walks through the space with the cost model as its reward, and one config per
+        cluster of visited configs enters the plan. Before that, the state is returned unchanged.
+        The arguments are those of `Explorer.learn`.
+        """
         due = int(state.arrays.get("due", np.array([self.options.first]))[0])
         if len(history) < due or not history.valid.any():
             return state
@@ -94,9 +103,14 @@ class Chameleon(BaseExplorer[ChameleonOptions]):
         return ExplorerState({"P": model}, arrays)
 
     def _model(self, space: Space, history: History, seed: int) -> CostModel:
-        """Fit AutoTVM's cost model to the trials.
+        """Fit AutoTVM's cost model to the trials, and return it.
 
         The targets are throughputs relative to the best trial, and 0 for invalid trials.
+
+        Args:
+            space: the search space.
+            history: trials so far; at least one must be valid.
+            seed: seed of the model.
         """
         throughput = history.throughput
         model = self.learners.regressor("autotvm-ranker", seed)
@@ -113,7 +127,15 @@ class Chameleon(BaseExplorer[ChameleonOptions]):
     ) -> NDArray[np.int64]:
         """Let the agent walk for several episodes, and return the best untried configs it visited.
 
-        The result consists of flat indices. A config that was visited k times is repeated k times.
+        Args:
+            space: the search space.
+            agent: the agent, whose networks are trained after each episode.
+            model: cost model, whose predicted scores are the rewards.
+            tried: flat indices of the configs that were tried.
+            rng: random generator.
+
+        Returns:
+            Flat indices, ascending. A config that was visited k times is repeated k times.
         """
         score = scorer(space, lambda configs: model.predict(knob_features(space, configs)))
 

@@ -35,13 +35,20 @@ class Genetic(BaseExplorer[GeneticOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        """Propose configs of the current population that have not been tried yet."""
+        """Propose configs of the current population that have not been tried yet.
+
+        The arguments are those of `Explorer.generate`.
+        """
         genes = self._genes(problem, state)
         waiting = genes[~np.isin(genes, history.tried_indices(problem.space))]
         return Candidates(problem.space.unravel(waiting[:n]))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """Breed the next population when all configs of the current one have been tried."""
+        """Breed the next population when all configs of the current one have been tried.
+
+        Until then, the population is only stored in the state. The arguments are those of
+        `Explorer.learn`.
+        """
         space, genes = problem.space, self._genes(problem, state)
         tried = history.tried_indices(space)
         if not np.isin(genes, tried).all():
@@ -114,10 +121,10 @@ def _throughput(space: Space, history: History, parents: Flat) -> NDArray[np.flo
     Args:
         space: the search space.
         history: trials so far.
-        parents: flat indices of configs, shape (p,).
+        parents: flat indices of the parents, shape (p,).
 
     Returns:
-        Array of shape (p,); 0 where the trial is not valid.
+        Array of shape (p,); 0 for parents without a valid trial.
     """
     speed = history.throughput
     by_config = dict(zip(space.ravel(history.configs).tolist(), speed.tolist(), strict=True))

@@ -68,7 +68,10 @@ _TAUGHT = 128  # compiled programs, the fastest ones by Model A, from which Mode
 
 
 class ML2Tuner(BaseExplorer[ML2TunerOptions]):
-    """ML²Tuner's three models, with expected improvement and reuse of compiled programs."""
+    """Tuner with ML²Tuner's three models, which chooses configs by expected improvement.
+
+    Programs that were compiled but not measured remain candidates in later rounds.
+    """
 
     @property
     def shares(self) -> bool:
@@ -76,7 +79,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return self.options.share
 
     def share(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """Add the trials of a finished workload to the state with which later workloads start.
+        """Return the state with which later workloads start, with the trials of one more workload.
 
         Args:
             problem: the problem of the finished workload.
@@ -134,7 +137,11 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        """Propose configs to compile, using Models P and V or, in the first round, the prior."""
+        """Propose configs to compile, using Models P and V or, before their first fit, the prior.
+
+        If all configs have been lowered, the compiled configs that are not measured yet are
+        proposed. The arguments are those of `Explorer.generate`.
+        """
         space, rng = problem.space, problem.rng(history.round, "generate")
         beliefs, batch = self._beliefs(problem, state), self._batch_size(history, n)
         seen = history.tried_indices(space)
@@ -182,10 +189,10 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     def choose(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
     ) -> BatchChoice:
-        """Choose the programs to measure with Model A, among new and earlier compiled programs.
+        """Choose the programs to measure, among new programs and those compiled in earlier rounds.
 
-        If there are too few distinct programs, duplicates and then failed compilations fill the
-        batch.
+        Model A ranks the programs. If there are too few distinct programs, duplicates and then
+        failed compilations fill the batch. The arguments are those of `Explorer.choose`.
         """
         beliefs, batch = self._beliefs(problem, state), self._batch_size(history, n)
         rows = np.flatnonzero(lowered.ok)
@@ -227,7 +234,12 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return BatchChoice(picked, scores, configs[kept], keep_compiled=True)
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """Retrain Models P, V and A on all trials."""
+        """Retrain Models P, V and A on all trials.
+
+        Model P needs at least two valid trials, and Model A at least three. If there is a
+        transferred model, its weights are fitted, and more configs are screened. The arguments are
+        those of `Explorer.learn`.
+        """
         models, valid = dict(state.models), history.valid
         beliefs = self._beliefs(problem, state)
         compiled, compiled_hidden = history.unmeasured_configs(problem.space)
@@ -268,7 +280,10 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
     ) -> dict[str, ModelInput]:
-        """Return the input of each model for the lowered configs."""
+        """Return the input of each fitted model for the lowered configs, by the model's name.
+
+        The arguments are those of `Explorer.model_inputs`.
+        """
         beliefs = self._beliefs(problem, state)
         configs, compiled = lowered.configs, np.flatnonzero(lowered.ok)
         prior, every = beliefs.prior(configs), np.arange(len(configs))
@@ -302,14 +317,19 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         """Return the configs that the models score, with their prior predictions.
 
         In a large space, these are the screened configs and the neighbours of the best trials. If
-        no configs were screened, a random sample replaces them.
+        no configs were screened, a random sample replaces them. In a small space, these are all
+        configs.
 
         Args:
             beliefs: predictions after the rounds so far.
             history: trials so far.
             seen: flat indices of configs that must not be proposed, ascending.
-            blind: whether nothing can be predicted yet, neither by estimates nor by a model.
+            blind: whether nothing can be predicted yet, neither by estimates nor by a model. The
+                result is then a random sample.
             rng: random generator.
+
+        Returns:
+            Configs of shape (n, knobs), and predictions for them that need no measurement, or None.
         """
         space, size = beliefs.problem.space, self.options.pool
         if blind:
@@ -340,13 +360,13 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             beliefs: predictions after the rounds so far.
             history: trials so far.
             every: all scored configs.
-            prior: predictions for these configs from before any measurement.
+            prior: predictions for these configs from before any measurement, or None.
             features: input of Model P for these configs.
             wanted: number of candidates to choose.
             batch: number of trials of the round.
 
         Returns:
-            Row indices of `every`.
+            Row indices of `every`, shape (at most wanted,).
         """
         rng = beliefs.problem.rng(history.round, "check")
         chance = beliefs.log_chance(every.scores.get("V", np.ones(len(every))))
@@ -374,7 +394,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         Args:
             beliefs: predictions after the rounds so far.
             history: trials so far.
-            asked: input of Model P for the candidates.
+            asked: input of Model P for the m candidates.
             goal: log2 latency to improve on.
             chance: weighted log probability that each candidate is valid, shape (m,).
             n: number of candidates to choose.
@@ -399,16 +419,19 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     def _spread(
         self, beliefs: Beliefs, few: Candidates, wanted: int, rng: np.random.Generator
     ) -> Candidates:
-        """Combine the candidates of a transferred model with configs spread over the space.
+        """Append configs that are spread over the space to the candidates of a transferred model.
 
-        The spread-out configs are chosen without the transferred model, because its predictions of
+        The added configs are chosen without the transferred model, because its predictions of
         latency and validity may be wrong.
 
         Args:
             beliefs: predictions before the first round.
-            few: candidates that the transferred model ranks best.
+            few: candidates that the transferred model ranks best. They come first in the result.
             wanted: total number of candidates.
             rng: random generator.
+
+        Returns:
+            All candidates with their predictions.
         """
         problem = beliefs.problem
         flat = candidates.draw_configs(problem.space, _SPREAD_OVER, rng)
@@ -607,7 +630,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
 
         Model A, which has also learned from other workloads, predicts the latency of these
         programs. Its predictions are the targets of the added rows, and its predicted variances are
-        their noise.
+        their noise. Only the programs with the lowest predictions are added, at most `_TAUGHT`.
 
         Args:
             beliefs: predictions after the rounds so far, including Model A.
@@ -638,10 +661,16 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     def _looked_further(
         self, problem: Problem, state: ExplorerState, history: History
     ) -> ExplorerState:
-        """Add random untried configs to the screened configs of a transferred model.
+        """Return the state with more screened configs, if a transferred model has screened configs.
 
-        The configs screened so far may not include the best configs of the space. The state also
-        stores the model's predictions for the new configs.
+        Random untried configs are added, because the configs screened so far may not include the
+        best configs of the space. The state also stores the model's predictions for the new
+        configs.
+
+        Args:
+            problem: the problem to tune.
+            state: state after the models were retrained.
+            history: trials so far.
         """
         beliefs = self._beliefs(problem, state)
         if problem.transferred is None or beliefs.estimates or not len(beliefs.screened_indices):
@@ -669,13 +698,26 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     # -- how many -------------------------------------------------------------------------------
 
     def _batch_size(self, history: History, n: int) -> int:
-        """Return the number of trials of the next round, at most `n`."""
+        """Return the number of trials of the next round.
+
+        It is the option `batch`, but at least `_FIRST_TRIALS` in the first round.
+
+        Args:
+            history: trials so far.
+            n: upper limit of the result.
+        """
         return min(
             n, self.options.batch if len(history) else max(self.options.batch, _FIRST_TRIALS)
         )
 
     def _compiles(self, beliefs: Beliefs, history: History, batch: int) -> int:
-        """Return the number of configs to lower, from which `batch` trials are chosen."""
+        """Return the number of configs to lower, from which `batch` trials are chosen.
+
+        Args:
+            beliefs: predictions after the rounds so far.
+            history: trials so far.
+            batch: number of trials of the round.
+        """
         warm = beliefs.problem.transferred is not None and not beliefs.estimates
         alpha = self.options.warm_alpha if warm else self.options.alpha
         if not len(history):
@@ -694,7 +736,10 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
 
 
 def _compiled_trials(trials: SharedTrials) -> tuple[Features, Features, NDArray[np.bool_]]:
-    """Return the visible features, hidden features and validity of the trials that compiled."""
+    """Return the visible features, hidden features and validity of the trials that compiled.
+
+    Visible features are known before compilation, hidden features only after it.
+    """
     rows = np.flatnonzero(trials.compiled[: len(trials.valid)])
     return trials.visible.rows(rows), trials.hidden.rows(rows), trials.valid[rows]
 

@@ -77,7 +77,10 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        """Propose the configs that Model P ranks best, or random configs before the first fit."""
+        """Propose the configs that Model P ranks best, or random configs before the first fit.
+
+        The random part of the batch comes first. The arguments are those of `Explorer.generate`.
+        """
         rng = problem.rng(history.round, "generate")
         tried = history.tried_indices(problem.space)
         if "P" not in state.models or not self.options.use_p:
@@ -108,7 +111,8 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
         """Remove candidates that Model V predicts to be invalid.
 
         If too few candidates remain, the vetoed candidates with the highest probability of being
-        valid are added.
+        valid are added. The random part of the batch is never vetoed. The arguments are those of
+        `Explorer.veto`.
         """
         wanted = n if "A" not in state.models else int(np.ceil((self.options.alpha + 1) * n))
         if "V" not in state.models or not self.options.use_v:
@@ -131,7 +135,8 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
     ) -> BatchChoice:
         """Choose the `n` compiled programs that Model A ranks best.
 
-        If fewer than `n` configs compiled, configs that did not compile fill the batch.
+        The random part of the batch is always chosen. If fewer than `n` configs compiled, configs
+        that did not compile fill the batch. The arguments are those of `Explorer.choose`.
         """
         if "A" not in state.models:
             rows = np.arange(min(n, len(lowered)), dtype=np.int64)
@@ -147,7 +152,10 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
         return BatchChoice(rows, self._scores(problem, state, lowered.rows(rows)))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """Retrain Models P, V and A on all trials, once there are enough trials."""
+        """Retrain Models P, V and A on all trials, once there are enough trials.
+
+        The arguments are those of `Explorer.learn`.
+        """
         early = 0 < self.options.first_v < self.options.first
         if len(history) < (self.options.first_v if early else self.options.first):
             return state
@@ -172,7 +180,10 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
     ) -> dict[str, ModelInput]:
-        """Return the input of each model for the lowered configs."""
+        """Return the input of each fitted model for the lowered configs, by the model's name.
+
+        The arguments are those of `Explorer.model_inputs`.
+        """
         seen = {"P": self._visible_features, "V": self.learners.tree_features}
         asked: dict[str, ModelInput] = {
             role: ModelInput.without_offset(view(problem, lowered.configs))
@@ -190,6 +201,12 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
         The draw depends only on the round and the trials so far, so all stages of a round get the
         same configs.
 
+        Args:
+            problem: the tuning problem.
+            history: trials so far.
+            n: batch size. Each trial of the batch is random with the probability of the option
+                `explore`.
+
         Returns:
             Flat indices of shape (at most n,).
         """
@@ -202,12 +219,30 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
     def _in_random_part(
         self, problem: Problem, history: History, configs: Configs, n: int
     ) -> NDArray[np.bool_]:
-        """Return which of `configs` are in the random part of the batch, shape (m,)."""
+        """Return which configs were drawn at random and are measured regardless of the models.
+
+        Args:
+            problem: the tuning problem.
+            history: trials so far.
+            configs: knob indices, shape (m, knobs).
+            n: batch size.
+
+        Returns:
+            Bool array of shape (m,).
+        """
         drawn = self._draw_random_part(problem, history, n)
         return np.isin(problem.space.ravel(configs), drawn)
 
     def _visible_features(self, problem: Problem, configs: Configs) -> Features:
-        """Return the input of Model P, which predicts the latency before compilation."""
+        """Return the input of Model P, which predicts the latency before compilation.
+
+        The features depend on the option `learner`: a Gaussian process gets other columns than
+        trees.
+
+        Args:
+            problem: the tuning problem.
+            configs: knob indices, shape (n, knobs).
+        """
         if self.options.learner == "gaussian":
             return self.learners.gp_features(problem, configs)
         return self.learners.tree_features(problem, configs)
@@ -215,8 +250,13 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
     def _with_hidden(self, problem: Problem, configs: Configs, hidden: Features) -> Features:
         """Return the input of Model A, which predicts the latency after compilation.
 
-        Trees get every counter of the compiled programs as a column; a Gaussian process gets sums
-        and ratios of counters.
+        If the option `learner` is a tree model, every counter of the compiled programs is a column.
+        A Gaussian process gets sums and ratios of counters instead.
+
+        Args:
+            problem: the tuning problem.
+            configs: configs of the programs, shape (n, knobs).
+            hidden: counters of the programs, one row per config.
         """
         if self.options.learner == "gaussian":
             counts = self.learners.hidden_features(hidden)

@@ -17,7 +17,7 @@ class Random(BaseExplorer[Options]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        """Propose random untried configs."""
+        """Propose `n` random untried configs. The arguments are those of `Explorer.generate`."""
         rng = problem.rng(history.round, "generate")
         flat = candidates.sample(problem.space, n, history.tried_indices(problem.space), rng)
         return Candidates(problem.space.unravel(flat))
@@ -32,7 +32,10 @@ class Grid(BaseExplorer[Options]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        """Propose the untried configs with the lowest flat indices."""
+        """Propose the `n` untried configs with the lowest flat indices.
+
+        The arguments are those of `Explorer.generate`.
+        """
         space, tried = problem.space, history.tried_indices(problem.space)
         if space.listed is not None:
             flat = candidates.list_untried(space, tried)[:n]

@@ -61,7 +61,11 @@ class Optuna(BaseExplorer[OptunaOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        """Propose untried configs that Optuna's sampler suggests."""
+        """Propose `n` untried configs that Optuna's sampler suggests.
+
+        If the sampler repeats tried configs too often, random configs fill the batch. The arguments
+        are those of `Explorer.generate`.
+        """
         space, rng = problem.space, problem.rng(history.round, "generate")
         tried = history.tried_indices(space)
         n = min(n, space.size - len(tried))
@@ -123,7 +127,13 @@ class Optuna(BaseExplorer[OptunaOptions]):
 
 
 def _distributions(space: Space, kind: str) -> Distributions:
-    """Return the Optuna distribution of each knob's value index, by knob name."""
+    """Return the Optuna distribution of each knob's value index, by knob name.
+
+    Args:
+        space: the search space.
+        kind: "categorical" for categorical distributions, "mixed" for categorical distributions
+            only of knobs with two values, otherwise integer distributions.
+    """
     distributions: Distributions = {}
     for knob in space.knobs:
         count = len(knob.values)

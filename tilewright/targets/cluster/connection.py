@@ -250,7 +250,7 @@ class Cluster:
             The result of each worker, by address.
 
         Raises:
-            ClusterError: a worker does not answer.
+            ClusterError: a worker does not answer, or the function raises an exception there.
         """
         try:
             answers: dict[str, Any] = self._client.run(function, *arguments, workers=list(workers))

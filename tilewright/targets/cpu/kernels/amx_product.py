@@ -185,9 +185,11 @@ def baseline_values(
 ) -> dict[str, int]:
     """Choose the rule schedule, whose blocks have 2 × 2 tiles.
 
-    The larger operand is divided between the threads and read once. If it is the weights, the data
-    are read again for every block of columns. Data that do not fit the second-level cache are then
-    divided into shares of rows that fit.
+    The threads divide the operand that can be cut into more shares, where a thread gets at most one
+    share. If both operands can be cut into equally many shares, the threads divide the larger one.
+    The loop order reads the larger operand once. If the weights are larger, the data are read again
+    for every block of columns. Data that do not fit the second-level cache are then divided into
+    shares of rows that fit.
 
     Args:
         space: the knobs.

@@ -335,10 +335,10 @@ def check_dots(workload: Workload, spec: CpuSpec) -> None:
 
 
 def vector_of(numbers: int) -> int:
-    """Return the number of int32 lanes of the narrowest vector that holds a number of values.
+    """Return the number of int32 lanes (4, 8 or 16) of the narrowest vector that holds some values.
 
     Args:
-        numbers: number of values.
+        numbers: number of values, at most 16.
     """
     return next(width for width in WIDTHS if width >= numbers)
 

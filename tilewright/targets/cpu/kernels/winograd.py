@@ -562,7 +562,7 @@ def data_row(m: int, d: list[Expression]) -> list[Expression]:
     """Apply Winograd's transform of the data to one row of a patch.
 
     Args:
-        m: output pixels per side of a tile.
+        m: output pixels per side of a tile, 2 or 4 (`WINOGRAD_SIZES`).
         d: the m + 2 values of the row.
 
     Returns:

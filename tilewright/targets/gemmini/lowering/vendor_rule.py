@@ -131,8 +131,10 @@ def vendor_convolution_tile(g: BlockGeometry, m: GemminiMachine) -> Sizes:
 def _in_nest(tile: Sizes, g: BlockGeometry, m: GemminiMachine) -> TileSchedule:
     """Convert the tile of a convolution to a schedule in the nest form.
 
-    The nest form computes one image at a time and does not tile the kernel. If the tile does not
-    fit, it shrinks. Workloads that differ only in the factor of a residual get the same schedule.
+    The nest form computes one image at a time and does not tile the kernel. All buffers are double.
+    If the tile does not fit, it shrinks, and then its sides grow again as far as possible. If not
+    even the smallest tile fits, a small tile with single buffers is returned without checking that
+    it fits. Workloads that differ only in the factor of a residual get the same schedule.
 
     Args:
         tile: the sides of the tile, from `vendor_convolution_tile`.

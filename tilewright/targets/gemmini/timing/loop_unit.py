@@ -387,9 +387,14 @@ def choose_generator(s: UnitState, m: GemminiMachine) -> int:
 def choose_operand(s: UnitState) -> int:
     """Return the generator, `GEN_A` or `GEN_B`, that has priority in this cycle.
 
-    If both work on the same loop, it is the generator that is behind in the dimension k, and B at
-    the start. In an addition, it is A. If they work on different loops, it is the generator that
-    works on the older loop.
+    If the generators work on different loops, it is the generator that works on the older loop. If
+    they work on the same loop, an idle generator gives way: the result is B if A is idle, else A if
+    B is idle. If both are busy, it is B at the start of B's work. After that, it is the generator
+    that is behind in the dimension k, or A if neither is behind.
+
+    An addition in loop slot 0 changes these rules. On the same loop, A has priority unless it is
+    idle. On different loops, B has priority if its loop is older or A is idle; otherwise, the rules
+    for the same loop apply.
     """
     same = s[LG_LOOP + GEN_A] == s[LG_LOOP + GEN_B]
     a_idle, b_idle = s[LG_STATE + GEN_A] == IDLE, s[LG_STATE + GEN_B] == IDLE

@@ -355,7 +355,12 @@ def composed_cycles(op: EpilogueOp) -> int:
 
 
 def alu_operations(workload: Workload) -> int:
-    """Count the instructions per tile that execute the steps of the epilogue."""
+    """Count the instructions per tile that execute the steps of a workload's own epilogue.
+
+    A residual counts as one instruction, although the GEMM core adds it. The second product that a
+    shifted residual needs (`shifted_residuals`) is not counted, and neither are the steps of a
+    shortcut or of a fused average.
+    """
     composed = [row for op in workload.epilogue for row, _, _ in composed_rows(op)]
     plain = sum(op.kind in _ALU_OF for op in workload.epilogue)
     return plain + sum(_CYCLES[row][0] for row in composed)

@@ -169,9 +169,13 @@ def join(
 
 @stage
 def row_of_load(sim: Simulator, request: PortRequest) -> int:
-    """Return the row of `Simulator.table` with the duration of a load that is the only user.
+    """Return the row of `Simulator.table` with the duration of a load that is the port's only user.
 
-    The result is 0 for a batch of instructions, and -1 if the table cannot hold the duration.
+    If the row is empty or holds another load, the load is simulated and stored in the row.
+
+    Returns:
+        Index of the row. It is 0 for a request of the fetch module, which loads a batch of
+        instructions, and -1 if the table cannot hold the duration.
     """
     client, lo, hi = request.client, request.lo, request.hi
     if client == FETCH_CLIENT:
