@@ -263,7 +263,7 @@ def choose_schedules(
         options: options of the build, which name the directory or the number of trials.
         target: the accelerator.
         graph: the integer network.
-        emit: receives the progress.
+        emit: function that receives the progress.
 
     Returns:
         One schedule per layer, in the order of the layers.
@@ -292,7 +292,7 @@ def choose_kernels(
         options: options of the build, which name an output directory or the number of trials.
         target: the CPU target.
         layers: layers for which the target has kernels.
-        emit: receives the progress.
+        emit: function that receives the progress.
 
     Returns:
         Schedules by workload, and warnings about workloads without a schedule.
@@ -351,7 +351,7 @@ def tuned_picks(
         target: the target.
         trials: number of trials per workload; 0 for none.
         seed: seed of the tuner.
-        emit: receives the progress.
+        emit: function that receives the progress.
 
     Returns:
         One schedule per workload, in order.

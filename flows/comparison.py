@@ -130,7 +130,7 @@ def tune_run(job: NetworkJob, emit: Listener) -> Summary:
 
     Args:
         job: the network, tuner, seed and output directory of the run.
-        emit: receives the events.
+        emit: function that receives the events.
 
     Returns:
         The content of `summary.json`.

@@ -46,7 +46,7 @@ def comparison_flow(
     `replay` and `live`.
 
     Args:
-        listen: receives the events of a comparison on networks.
+        listen: function that receives the events of a comparison on networks.
         plan: plan of a comparison on networks, if the caller already has it.
     """
 

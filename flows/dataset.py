@@ -84,7 +84,7 @@ def _measure_parts(
         run: runner that executes the steps.
         plan: plan of the dataset.
         missing: parts that are not built yet.
-        tell: receives the progress.
+        tell: function that receives the progress.
         cluster: address of the Dask cluster, or "" for this process.
     """
     if not cluster:

@@ -171,9 +171,15 @@ def _check_unserved(client: SyncPrefectClient, file: Path) -> None:
 
 
 def _deploy(file: Path) -> list[str]:
-    """Register the deployments in a file with Prefect's own command, and return one line for each.
+    """Register the deployments in a file with Prefect's own command.
 
     Prefect's command is used because it reads the file exactly as Prefect documents it.
+
+    Args:
+        file: YAML file with a list `deployments`.
+
+    Returns:
+        One line for the user per deployment.
     """
     done = subprocess.run(
         [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", file],

@@ -100,7 +100,7 @@ def serve_tuning(
         cron: cron expression of the schedule.
         every_seconds: interval of the schedule in seconds, instead of `cron`.
         port: port of the server, if one is started.
-        emit: receives lines for the user.
+        emit: function that receives lines for the user.
 
     Raises:
         AlreadyServed: another process or a work pool serves a deployment of this name.

@@ -702,7 +702,7 @@ def tune_round(run: LocalRunner, task: Task, session: Session, n: int) -> Round 
     Args:
         run: runner that executes the steps.
         task: the workload, target and tuner.
-        session: the session before the round.
+        session: the trials and models before the round.
         n: maximum number of trials.
 
     Returns:
@@ -720,7 +720,7 @@ def tune_round(run: LocalRunner, task: Task, session: Session, n: int) -> Round 
 
 
 def tune_session(task: Task, trials: int, batch: int) -> Session:
-    """Tune a workload without a store, and return the final session.
+    """Tune a workload without a store, and return the final session: its trials and models.
 
     Args:
         task: the workload, target and tuner.

@@ -148,9 +148,9 @@ def champions(place: ModelPlace) -> list[str]:
 
 
 def _name_part(text: str) -> str:
-    """Replace the characters that a part of a model's name cannot contain: `/`, `:` and `.`.
+    """Return a text without `/`, `:` and `.`, which a part of a model's name cannot contain.
 
-    MLflow does not allow the first two; the dot separates the parts.
+    These characters are replaced. MLflow does not allow the first two; the dot separates the parts.
     """
     return re.sub(r"[^\w-]+", "-", text)
 

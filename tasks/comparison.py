@@ -163,7 +163,7 @@ class NetworksRunner(_Recorded):
 
     Args:
         options: options of the comparison.
-        listen: receives the events.
+        listen: function that receives the events.
         tune: tunes a network in a flow of its own.
     """
 

@@ -158,7 +158,7 @@ def log_artifacts(
     version: str,
     session: Session,
 ) -> None:
-    """Log the trials, convergence plot, final figures and learned models of one workload to MLflow.
+    """Log the trials, convergence plot, final metrics and learned models of one workload to MLflow.
 
     Args:
         layer: display name of the workload.
@@ -166,7 +166,7 @@ def log_artifacts(
         folder: output directory of the run.
         run_id: MLflow run of the workload.
         version: digest that identifies the data on which the models of `session` were trained.
-        session: final session of the workload.
+        session: final session of the workload, which holds its trials and models.
     """
     trials = outputs.trials_of(folder, [tuned])
     row = tuned.summary()

@@ -81,7 +81,7 @@ def register_champion(
         results: results of all runs.
         rows: the leaderboard, best tuner first.
         logged: MLflow run ID of each tuner and seed.
-        progress: called with the name of each workload.
+        progress: function that is called with the name of each workload.
 
     Returns:
         The registered models; empty if no tuner has both models.

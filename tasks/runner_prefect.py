@@ -104,7 +104,7 @@ class NetworkRunner(PrefectRunner):
     """Runner that executes the steps of a network as Prefect tasks, and logs to MLflow.
 
     Args:
-        emit: receives the events.
+        emit: function that receives the events.
         progress: collects the progress of the run.
         parent: MLflow run of the comparison that the run belongs to, if any.
         system_metrics: whether to log system metrics to the MLflow run.

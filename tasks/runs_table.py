@@ -38,8 +38,8 @@ def comparison_tags(params: Mapping[str, Json]) -> dict[str, str]:
         params: parameters of the run of a network.
 
     Returns:
-        Two digests: one of what is tuned, such as the network and the target, and one of the
-            settings.
+        Two tags with digests: the first covers the tuned workloads, such as the network and the
+            target; the second covers the settings.
     """
     question = {name: params.get(name, "") for name in _QUESTION}
     settings = {name: value for name, value in params.items() if name not in _NO_SETTING}

@@ -306,7 +306,7 @@ class StepLog:
 
 
 def log_results(run_id: str, values: Mapping[str, float]) -> None:
-    """Log final figures, which have no curve over the steps of a run.
+    """Log final metrics, which have no curve over the steps of a run.
 
     Metrics that the run already has are not logged again.
 

@@ -1,13 +1,14 @@
 """Trains a transfer model with Prefect tasks, and registers it in MLflow.
 
-The MLflow run of a training has parameters, figures and files. The model becomes a version of the
-registered model `tilewright.transfer.<kind>`. It is stored as the model's own folder
+A transfer model is a cost model that can also be used on hardware other than that of its training
+data. The MLflow run of a training has parameters, metrics and files. The model becomes a version of
+the registered model `tilewright.transfer.<kind>`. It is stored as the model's own folder
 (`models.transfer.files`). No pickle is involved.
 
 The alias `newest` marks the latest version. The alias `champion` marks the version with the best
-ranking accuracy among those that were evaluated on the same rows. A version that was evaluated on
-other rows replaces the champion only if it has learned from more rows. A fine-tuned version never
-becomes champion, because it may be better only on some hardware.
+ranking accuracy among all versions that were evaluated on the same rows. A version that was
+evaluated on other rows replaces the champion only if it has learned from more rows. A fine-tuned
+version never becomes champion, because it may be better only on some hardware.
 """
 
 from __future__ import annotations

@@ -272,7 +272,7 @@ class KnownRuns:
 
 
 class TrackedRuns:
-    """The tuning runs that MLflow tracks in a workspace.
+    """The tuning runs that MLflow tracks in a workspace, which are cached between calls.
 
     Args:
         workspace: the workspace.

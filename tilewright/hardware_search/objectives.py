@@ -107,12 +107,13 @@ def scale_to_latency(
 ) -> Floats:
     """Scale costs to the magnitude of latencies, so that a tuner can minimise them as latencies.
 
-    The lower bound of the cost is mapped to the lower bound of the layer's latency.
+    The costs are multiplied by a factor that maps the lower bound of the cost to the lower bound of
+    the layer's latency.
 
     Args:
         target: the machine.
         workload: the layer.
-        objective: the objective that the costs are values of.
+        objective: the objective whose values are the costs.
         costs: cost per call, float array of shape (n,).
 
     Returns:

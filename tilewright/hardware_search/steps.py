@@ -110,7 +110,7 @@ def search_designs(
         options: options of the run.
         problem: the co-design problem.
         store: store for the trials.
-        listen: called with the progress after each measurement.
+        listen: function that is called with the progress after each measurement.
 
     Returns:
         The evaluator, which holds all measurements.
@@ -155,7 +155,7 @@ def log_parameters(options: CodesignOptions, problem: CodesignProblem, emit: Lis
     Args:
         options: options of the run.
         problem: the co-design problem.
-        emit: called with a `Prepared` event.
+        emit: function that is called with a `Prepared` event.
 
     Raises:
         OSError: the folder cannot be written.

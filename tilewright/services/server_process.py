@@ -51,7 +51,7 @@ class ServerError(TilewrightError):
 
 @dataclass
 class ServerProcess:
-    """A server that was started.
+    """A server that was started in a separate process and may not be ready yet.
 
     Attributes:
         name: name of the server in messages.
@@ -71,7 +71,7 @@ class ServerProcess:
         """Block until the server answers, without a time limit as long as it makes progress.
 
         Args:
-            tell: called from time to time with a progress message.
+            tell: function that is called from time to time with a progress message.
 
         Raises:
             ServerError: the server ended, used no processor time for `IDLE_LIMIT_SECONDS`, or used

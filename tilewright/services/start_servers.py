@@ -210,7 +210,7 @@ def choose_ports(asked: Mapping[str, int | None], tell: Callable[[str], None]) -
 
     Args:
         asked: requested port of each server, by name; None if the user requested none.
-        tell: called with a message about each port that had to change.
+        tell: function that is called with a message about each port that had to change.
 
     Returns:
         The port of each server in `asked`.

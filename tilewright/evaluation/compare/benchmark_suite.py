@@ -63,7 +63,10 @@ class TestBed(Protocol):
 
 @dataclass(frozen=True)
 class RecordedTestBed:
-    """Test bed from tables that were recorded on real hardware.
+    """Test bed from tables of measurements that were recorded on real hardware.
+
+    A test bed is a set of workloads whose best schedule is known, because every config was
+    measured.
 
     Attributes:
         files: the tables, one per workload.
@@ -88,7 +91,10 @@ class RecordedTestBed:
 
 @dataclass(frozen=True)
 class EnumeratedTestBed:
-    """Test bed of workloads whose search spaces are measured completely on a simulated target.
+    """Test bed of workloads whose configs are all measured on a simulated target.
+
+    A test bed is a set of workloads whose best schedule is known, because every config was
+    measured.
 
     Attributes:
         target: name of the target.
@@ -141,7 +147,8 @@ class EnumeratedTestBed:
 
         Args:
             workload: the workload.
-            progress: called with the number of configs that were finished since the last call.
+            progress: function that is called with the number of configs that were finished since
+                the last call.
         """
         ground_truth_table(_target(self.target, self.space), workload, self.folder, progress)
 

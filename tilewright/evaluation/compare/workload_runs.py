@@ -33,7 +33,7 @@ from tilewright.targets.workload import Workload
 class TunerRun:
     """Result of a run, in which one tuner tunes one workload with one seed.
 
-    Lists have one entry per trial.
+    Lists have one entry per trial. A config that was lowered but not measured is not a trial.
 
     Attributes:
         tuner: label of the tuner.
@@ -43,7 +43,7 @@ class TunerRun:
         best_cycles: cycles of the best schedule so far; None before the first valid trial. The list
             is empty if the target does not count cycles.
         lowered: number of configs that were lowered but did not become trials.
-        failed_compiles: number of those configs that did not compile.
+        failed_compiles: number of the configs in `lowered` that did not compile.
         wall_seconds: duration of the run.
         elapsed_seconds: seconds from the start of the run until the trial's batch was measured,
             including the training of models.

@@ -142,7 +142,7 @@ def receive_part(plan: DatasetPlan, part: PlanPart, data: bytes, tell: Progress)
         plan: the plan of the dataset.
         part: the part.
         data: content of the file, as the worker sent it.
-        tell: called with the number of rows of the part.
+        tell: function that is called with the number of rows of the part.
 
     Returns:
         `data`, unchanged.

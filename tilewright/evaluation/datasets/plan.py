@@ -400,8 +400,11 @@ def fit_workload(workload: Workload, target: Target) -> Workload:
 def shape_of(workload: Workload) -> Workload:
     """Return a workload without its epilogue and with the number type int8.
 
-    Workloads that become equal differ only in epilogue and number type. What a model learns about
-    one of them mostly applies to the others.
+    Workloads for which the result is equal have the same shape. What a model learns about one of
+    them mostly applies to the others.
+
+    Args:
+        workload: the workload.
     """
     return replace(workload.with_steps(()), dtype="int8")
 

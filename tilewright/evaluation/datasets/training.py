@@ -153,7 +153,7 @@ def fit_model(
     Args:
         options: options of the training.
         table: the rows, which this function splits into a training part and a test part.
-        say: called with progress messages.
+        say: function that is called with progress messages.
 
     Returns:
         The model and the test part.

@@ -185,7 +185,7 @@ def time_engines(
         inputs: arrays by input name, in the shapes of the network.
         threads: number of threads of each engine.
         rounds: number of rounds and their duration.
-        emit: called with a `RoundTimed` event after each round.
+        emit: function that is called with a `RoundTimed` event after each round.
 
     Returns:
         The measurements of all engines.

@@ -352,7 +352,7 @@ def explain_run(
         samples: number of random untried configs per workload on which the final models are
             evaluated.
         seed: seed for drawing these configs.
-        progress: called before each workload, with its index and the workload.
+        progress: function that is called before each workload, with its index and the workload.
 
     Returns:
         One explanation per workload.

@@ -57,9 +57,9 @@ class AutoTvmCodesign(PublishedMethod):
         count: int,
         rng: np.random.Generator,
     ) -> Places:
-        """Return the points with the highest predicted reward that simulated annealing finds.
+        """Return the untried points with the best predicted reward that simulated annealing finds.
 
-        `PublishedMethod.promising` describes the arguments.
+        The arguments and the shape of the result are those of `PublishedMethod.promising`.
         """
         if self.chains is None:
             self.chains = points.random(self.options.chains, rng)

@@ -103,11 +103,11 @@ class Dcoc(PublishedMethod):
         count: int,
         rng: np.random.Generator,
     ) -> Places:
-        """Train the agents with the reward model, and return points from their visits.
+        """Train the agents with the reward model, and return untried points from their visits.
 
         With the option `confidence`, confidence sampling selects these points. Otherwise they are
-        the points with the highest predicted reward. `PublishedMethod.promising` describes the
-        arguments.
+        the points with the highest predicted reward. The arguments and the shape of the result are
+        those of `PublishedMethod.promising`.
         """
         met = []
         for _ in range(self.options.episodes):
