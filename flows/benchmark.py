@@ -50,8 +50,12 @@ def benchmark(run: LocalRunner, options: BenchmarkOptions) -> Benchmark:
         run: runner that executes the steps.
         options: options of the benchmark. If they name an existing artifact, nothing is built.
 
+    Returns:
+        The measured latencies of all engines. The artifact's engine is called `tilewright`.
+
     Raises:
-        EngineError: an engine is not installed or does not support the network.
+        EngineError: an engine is not installed or does not support the network, or the existing
+            artifact is not a CPU library for a single input size.
         UnknownName: an engine or the network does not exist.
         TilewrightError: the build fails, or the model cannot be read.
     """

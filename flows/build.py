@@ -69,10 +69,10 @@ core."""
 
 @dataclass(frozen=True)
 class SchedulesFound(Event):
-    """Progress of choosing schedules in a build.
+    """Event that is emitted while schedules are chosen in a build.
 
     Attributes:
-        done: number of workloads that have a schedule.
+        done: number of workloads that have a schedule so far.
         whole: number of all workloads.
     """
 
@@ -124,6 +124,9 @@ def build_program(
         network: the network.
         refused: operators that TVM cannot compile for the CPU: the reason, by name of the operator.
 
+    Returns:
+        The manifest of the artifact, and warnings.
+
     Raises the errors of `build_artifact`.
     """
     try:
@@ -163,6 +166,9 @@ def build_library(run: LocalRunner, options: BuildOptions, target: Target) -> Bu
         run: runner that executes the steps.
         options: options of the build. `options.sizes` requests one library per input size.
         target: the CPU target.
+
+    Returns:
+        The manifest of the artifact, and warnings.
 
     Raises:
         ArtifactError: an option does not apply to a CPU, or the network cannot be compiled.
@@ -257,7 +263,7 @@ def choose_schedules(
         options: options of the build, which name the directory or the number of trials.
         target: the accelerator.
         graph: the integer network.
-        emit: receives the progress.
+        emit: function that receives the progress.
 
     Returns:
         One schedule per layer, in the order of the layers.
@@ -286,7 +292,7 @@ def choose_kernels(
         options: options of the build, which name an output directory or the number of trials.
         target: the CPU target.
         layers: layers for which the target has kernels.
-        emit: receives the progress.
+        emit: function that receives the progress.
 
     Returns:
         Schedules by workload, and warnings about workloads without a schedule.
@@ -345,7 +351,7 @@ def tuned_picks(
         target: the target.
         trials: number of trials per workload; 0 for none.
         seed: seed of the tuner.
-        emit: receives the progress.
+        emit: function that receives the progress.
 
     Returns:
         One schedule per workload, in order.

@@ -30,12 +30,17 @@ def codesign(
 ) -> CodesignOutcome:
     """Search accelerator designs and schedules for some networks, and verify the Pareto front.
 
-    The results are written to `options.folder`. A run that was stopped is resumed.
+    The results are written to `options.folder`. A run that was stopped is resumed. If the
+    verification finds a wrong trial in the store, the trial is corrected and the search is
+    repeated.
 
     Args:
         run: runner that executes the steps.
         options: options of the run.
         problem: result of `pose_problem`, if the caller already has it.
+
+    Returns:
+        The machines on the Pareto front, the summary and the measurements.
 
     Raises:
         NothingToOffload: no layer of a network runs on the accelerator.

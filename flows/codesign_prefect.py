@@ -28,7 +28,7 @@ def codesign_flow(
     The parameters of the flow are the fields of `CodesignOptions` and `TrackingOptions`.
 
     Args:
-        listen: receives the events.
+        listen: function that receives the events.
         problem: result of `pose_problem`, if the caller already has it.
     """
 

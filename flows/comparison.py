@@ -40,15 +40,18 @@ from tilewright.tuning.outputs import Summary
 def compare_tuners(
     run: LocalRunner, plan: ComparisonPlan, folder: Path, cluster: str = "", fresh: bool = False
 ) -> Comparison:
-    """Run every tuner of a plan on its workloads, and write the report and the record.
+    """Run every tuner of a plan on its workloads, and write `report.html` and `comparison.json`.
 
     Args:
         run: runner that executes the steps.
         plan: tuners, workloads and seeds to compare.
-        folder: folder for finished runs and the report.
+        folder: folder for finished runs and both files.
         cluster: address of the Dask cluster whose workers execute the runs, as in `--cluster`; ""
             for this process.
         fresh: whether to repeat runs that the folder already contains.
+
+    Returns:
+        The results of all runs, and the leaderboard.
 
     Raises the errors of `run_comparison`.
     """
@@ -73,6 +76,9 @@ def run_comparison(
             for this process.
         fresh: whether to repeat runs that the folder already contains.
 
+    Returns:
+        The results of all runs, and the leaderboard.
+
     Raises:
         ClusterError: the cluster cannot be used.
         OSError: the folder cannot be written.
@@ -94,6 +100,9 @@ def compare_networks(
         run: runner that executes the steps.
         options: networks, target, tuners and seeds to compare.
         plan: result of `plan_networks`, if the caller already has it.
+
+    Returns:
+        The results of all runs, and one leaderboard per network and target.
 
     Raises:
         RunInUse: another command is working on the folder.
@@ -121,7 +130,7 @@ def tune_run(job: NetworkJob, emit: Listener) -> Summary:
 
     Args:
         job: the network, tuner, seed and output directory of the run.
-        emit: receives the events.
+        emit: function that receives the events.
 
     Returns:
         The content of `summary.json`.

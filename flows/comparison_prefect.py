@@ -46,7 +46,7 @@ def comparison_flow(
     `replay` and `live`.
 
     Args:
-        listen: receives the events of a comparison on networks.
+        listen: function that receives the events of a comparison on networks.
         plan: plan of a comparison on networks, if the caller already has it.
     """
 
@@ -83,7 +83,13 @@ def _on_networks(
 
 
 def _on_workloads(options: CompareOptions) -> str:
-    """Compare tuners on workloads with a known optimum, and return the name of the best tuner."""
+    """Compare tuners on workloads with a known optimum, and return the name of the best tuner.
+
+    Workloads that have no schedule in the space are left out and mentioned in the log.
+
+    Args:
+        options: options of the comparison.
+    """
     check_folder(options.folder)
     test_bed, left_out = test_bed_of(options, use_workspace().root / GROUND_TRUTH)
     for text, reason in left_out.items():

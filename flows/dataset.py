@@ -1,4 +1,4 @@
-"""Pipeline that builds a dataset: store a plan, measure the missing parts, write the index.
+"""Pipeline that builds a dataset: store a plan, measure the missing parts, write `dataset.json`.
 
 make_plan → measure_part, once per part → log_dataset
 
@@ -84,7 +84,7 @@ def _measure_parts(
         run: runner that executes the steps.
         plan: plan of the dataset.
         missing: parts that are not built yet.
-        tell: receives the progress.
+        tell: function that receives the progress.
         cluster: address of the Dask cluster, or "" for this process.
     """
     if not cluster:

@@ -26,7 +26,7 @@ def dataset_flow(listen: Listener = ignore) -> Flow[..., DatasetMetadata]:
     `ClusterOptions`.
 
     Args:
-        listen: receives the progress.
+        listen: function that receives the progress.
     """
 
     @flow(name="build_dataset", flow_run_name="{rows} rows to {out}", persist_result=False)

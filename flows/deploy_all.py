@@ -79,10 +79,13 @@ def deploy_all(folder: Path) -> list[str]:
 
 
 def apply_automations(file: Path) -> list[str]:
-    """Create or update the automations in a file. Return one line per automation for the user.
+    """Create or update the automations in a file.
 
     Args:
         file: YAML file with a list `automations`.
+
+    Returns:
+        One line for the user per automation.
     """
     with _client() as client:
         return [_apply(client, automation) for automation in _automations(file)]
@@ -148,6 +151,10 @@ def _check_unserved(client: SyncPrefectClient, file: Path) -> None:
 
     Otherwise the workers of the pool would also execute the runs of that process.
 
+    Args:
+        client: Prefect client.
+        file: YAML file with a list `deployments`.
+
     Raises:
         DeployError: a process serves one of the deployments.
     """
@@ -164,9 +171,15 @@ def _check_unserved(client: SyncPrefectClient, file: Path) -> None:
 
 
 def _deploy(file: Path) -> list[str]:
-    """Register the deployments in a file with Prefect's own command, and return one line for each.
+    """Register the deployments in a file with Prefect's own command.
 
     Prefect's command is used because it reads the file exactly as Prefect documents it.
+
+    Args:
+        file: YAML file with a list `deployments`.
+
+    Returns:
+        One line for the user per deployment.
     """
     done = subprocess.run(
         [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", file],
@@ -183,7 +196,11 @@ def _deploy(file: Path) -> list[str]:
 
 
 def _close_forms(client: SyncPrefectClient) -> None:
-    """Let the server reject unknown parameters of our deployments before it creates a run."""
+    """Make the server reject runs of our deployments that have unknown parameters.
+
+    Args:
+        client: Prefect client.
+    """
     from prefect.client.schemas import actions, filters
 
     ours = filters.WorkPoolFilter(name=filters.WorkPoolFilterName(any_=[POOL]))
@@ -200,13 +217,16 @@ def _automations(file: Path) -> list[dict[str, Any]]:
 
 
 def _apply(client: SyncPrefectClient, wanted: dict[str, Any]) -> str:
-    """Create an automation or update the one with the same name. Return a line for the user.
+    """Create an automation, or update the existing automation with the same name.
 
     Prefect's synchronous client has no methods for automations, so the REST API is called directly.
 
     Args:
         client: Prefect client.
         wanted: content of the automation.
+
+    Returns:
+        A line for the user.
     """
     name = str(wanted["name"])
     asked = {"automations": {"name": {"any_": [name]}}}

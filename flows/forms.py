@@ -40,8 +40,8 @@ def flat(
 
     Args:
         *forms: options models, in the order of the function's parameters.
-        first: names of common fields. The form shows them before all others, in this order.
-        without: names of fields that a deployment does not offer.
+        first: names of fields that the form shows first, in this order, because they are used most.
+        without: names of fields that the form leaves out; they keep their defaults.
     """
 
     def decorate(function: Callable[..., R]) -> Callable[..., R | State[Any]]:
@@ -82,12 +82,16 @@ def flat(
 def fill_form(form: Form, given: dict[str, Any]) -> Any:
     """Build an options model from the parameters of a flow run.
 
-    A form sends every field. A value that equals the default is therefore treated as not given.
+    Prefect sends a value for every field of its form. A value that equals the default is therefore
+    treated as not given.
 
     Args:
         form: the options model.
         given: values by name of the parameter. Parameters that are not fields of the model are
             ignored.
+
+    Returns:
+        The options.
 
     Raises:
         FormError: a value is invalid.
@@ -106,10 +110,13 @@ def fill_form(form: Form, given: dict[str, Any]) -> Any:
 
 
 def fields_of(*given: BaseModel) -> dict[str, Any]:
-    """Return the parameters of a flow that give these options, as JSON values.
+    """Return the parameters of a flow run that has the given options.
 
     Args:
         *given: options models.
+
+    Returns:
+        JSON values by name of the parameter.
     """
     return {k: v for item in given for k, v in item.model_dump(mode="json").items()}
 
@@ -148,9 +155,12 @@ def confine_path(out: str | Path) -> Path:
 def _parameter(form: Form, name: str) -> Parameter:
     """Return the Prefect parameter for a field of an options model.
 
-    Prefect would generate the schema of the parameter from its type, without the help text and the
-    other additions of the field. The schema that pydantic generates for the field is therefore
-    attached to the type.
+    Prefect would generate the schema of the parameter from its type alone, without help text and
+    choices. The schema that pydantic generates for the field is therefore attached to the type.
+
+    Args:
+        form: the options model.
+        name: name of the field.
     """
     field, schema = form.model_fields[name], form.model_json_schema()["properties"][name]
     shown = {k: v for k, v in schema.items() if k not in ("default", "title")}

@@ -100,7 +100,7 @@ def serve_tuning(
         cron: cron expression of the schedule.
         every_seconds: interval of the schedule in seconds, instead of `cron`.
         port: port of the server, if one is started.
-        emit: receives lines for the user.
+        emit: function that receives lines for the user.
 
     Raises:
         AlreadyServed: another process or a work pool serves a deployment of this name.
@@ -197,7 +197,10 @@ def serving_process(deployment: DeploymentResponse) -> str:
 
 
 def _own_stamp() -> str:
-    """Return the identity of this process in the format of `_STAMP`."""
+    """Return a text that identifies this process, in the format that `_STAMP` matches.
+
+    The text becomes the version of the deployment that this process serves.
+    """
     own = ProcessStamp.of_this_process()
     return f"process {own.pid} on {own.host}, started {own.started} in {own.space}"
 

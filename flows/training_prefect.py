@@ -24,7 +24,7 @@ def training_flow(
     The parameters of the flow are the fields of `TrainingOptions`.
 
     Args:
-        listen: receives the progress.
+        listen: function that receives the progress.
 
     Returns:
         The flow. It returns the metrics of the evaluation, and the registered model, if any.

@@ -1,7 +1,8 @@
 """Tuning of a network, a workload or a single round, as a pipeline of steps.
 
 - A network: import_model → extract_subgraphs → its workloads → log_network
-- A workload: measure_baseline → rounds → final choice → verify_schedule → log_workload
+- A workload: measure_baseline → rounds → choice of the best schedule → verify_schedule →
+  log_workload
 - A round: retrain_models → generate_candidates → filter_candidates → lower_and_choose →
   measure_batch → record.settle (stores the trials) → log_round (shows the round)
 
@@ -169,11 +170,18 @@ def tune_network(run: LocalRunner, options: TuningOptions) -> TunedNetwork:
 
 @contextmanager
 def _trials_of_run(run: LocalRunner, options: TuningOptions) -> Iterator[TrialStore]:
-    """Open the trial store of a run as its owner.
+    """Open the trial store of a run as its owner, for a `with` block.
 
-    A shared run can be owned by another command. This command then first contributes trials, and
-    becomes the owner as soon as the other command has ended. Raises the errors of
-    `trials_of_folder`.
+    The owner is the command that writes the results. Another command can own a shared run. This
+    command then first contributes trials, and becomes the owner as soon as the other command has
+    ended. Raises the errors of `trials_of_folder`.
+
+    Args:
+        run: runner that executes the steps.
+        options: options of the run.
+
+    Yields:
+        The trial store.
     """
     helped = False
     with ExitStack() as opened:
@@ -199,6 +207,11 @@ def _help_owner(run: LocalRunner, options: TuningOptions) -> None:
     different workload, so that they rarely work on the same one. The function returns when there
     are enough trials. The owner writes the results; if it dies before, this command becomes the
     owner.
+
+    Args:
+        run: runner of this command. Its events are shown, but the steps are executed in this
+            process.
+        options: options of the run.
     """
     here = LocalRunner(run.emit)
     run.emit(
@@ -231,6 +244,9 @@ def import_network(run: LocalRunner, options: TuningOptions, target: Target) -> 
         run: runner that executes the steps.
         options: options of the run.
         target: the target.
+
+    Returns:
+        The imported model, the target and the workloads to tune.
 
     Raises the errors of `tune_network`.
     """
@@ -334,9 +350,10 @@ def tune_workloads(
 def _teachers(options: TuningOptions, starts: Sequence[tuple[TuningTask, Session]]) -> int:
     """Return the number of workloads to tune first, so that the others can learn from their trials.
 
-    These teachers are tuned one after the other. Equal seeds therefore give equal trials, however
-    many workloads are tuned at the same time afterwards. The number is 0 if several commands make
-    the trials together, because such trials depend on timing anyway.
+    These workloads are tuned one after the other. Equal seeds therefore give equal trials, however
+    many workloads are tuned at the same time afterwards. The number is 0 if the tuner does not
+    share what it learns between workloads, or if several commands make the trials together, because
+    such trials depend on timing anyway.
 
     Args:
         options: options of the run.
@@ -367,6 +384,9 @@ def fuse_network(
         store: the trial store.
         limit: time limit.
 
+    Returns:
+        The decision, with the content of `fusion.json`.
+
     Raises the errors of `tune_network`, and `FusionError`.
     """
 
@@ -380,10 +400,10 @@ def fuse_network(
 
 
 def time_limit_of(options: TuningOptions, workloads: int) -> TimeLimit:
-    """Start the time limit of a run and return it.
+    """Start the time limit of a run, and return it.
 
     Args:
-        options: options of the run.
+        options: options of the run, with the limit.
         workloads: number of workloads that share the time.
     """
     seconds = seconds_of_duration(options.time_limit)
@@ -411,10 +431,12 @@ def tune_workload(
     run: LocalRunner, options: TuningOptions, task: TuningTask, session: Session, store: TrialStore,
     most_trials: int, pooled: bool = False, limit: TimeLimit | None = None,
 ) -> Flow[TunedWorkload]:  # fmt: skip
-    """Tune one workload: rounds of trials, final choice and verification.
+    """Tune one workload: make rounds of trials, choose the best schedule, and verify it.
 
-    Rounds are made until the trials or the time are used up. The generator yields None after each
-    round. If the workloads share their trials, it also yields a `TrialRequest` before each round.
+    Rounds are made until the trials or the time are used up. If measurements vary, the best
+    schedules are measured again before one is chosen (`tuning.final_validation`). If recorded
+    trials of a deterministic target turn out to be wrong, they are corrected and the rounds are
+    repeated.
 
     Args:
         run: runner that executes the steps.
@@ -427,8 +449,12 @@ def tune_workload(
         pooled: whether the workloads share their trials.
         limit: time limit, if any.
 
+    Yields:
+        None after each round. If the workloads share their trials, also a `TrialRequest` before
+        each round, with which the task scheduler is asked for trials.
+
     Returns:
-        The tuned workload.
+        The tuned workload, as the return value of the generator.
 
     Raises the errors of `tune_network`.
     """
@@ -522,16 +548,20 @@ def tune(
     Args:
         target: compiles and measures the schedules.
         workload: the workload to tune.
-        explorer: the tuner.
-        trials: maximum number of trials. Tuning also stops when the explorer has no untried config.
+        explorer: the tuner, which proposes configs.
+        trials: maximum number of trials. Tuning also stops when the tuner has no untried config.
         batch: number of trials per round.
         seed: seed of the random numbers. Equal seeds give equal trials, unless `shared` is set.
         store: store for the trials; None to keep no trials.
-        state: initial state of the explorer.
+        state: initial state of the tuner, such as models from an earlier run; None to start
+            without.
         shared: whether several processes make the trials together. Each process calls this function
             with the same arguments, and with a store that it opened with `own=False` on the same
             file or database. Every trial is made once, and every process yields the rounds of all
             processes in the same order. The chosen trials depend on timing.
+
+    Yields:
+        The rounds, each with the session after it.
 
     Raises:
         TilewrightError: `trials` or `batch` is below 1.
@@ -558,12 +588,7 @@ def rounds(
     run: LocalRunner, task: Task, session: Session, record: StoredRun, *, trials: int, batch: int,
     pooled: bool = False, until: float | None = None,
 ) -> Iterator[Round | TrialRequest]:  # fmt: skip
-    """Tune until the record contains `trials` trials, or until no untried config is left.
-
-    The generator yields each round when it is finished. Rounds in the record come first. If the
-    workloads share their trials (`pooled`, for `--stop-gain`), it also yields a `TrialRequest`
-    before each new round, and a last request with `exhausted=True` when no untried config is left.
-    The record is not locked while a request is yielded.
+    """Tune until the store contains `trials` trials of this run, or no untried config is left.
 
     Several processes can make the trials of one run. Much of the code is for this case only: a
     round in `news` was made by another process, `pending` configs are being measured by other
@@ -578,9 +603,14 @@ def rounds(
         record: the trials of this run in the store.
         trials: maximum number of trials.
         batch: number of trials per round.
-        pooled: whether the workloads share their trials.
+        pooled: whether the workloads share their trials (`--stop-gain`).
         until: value of `time.monotonic()`, in seconds, after which no new round begins. The first
             round is always made, and recorded rounds are always read. None for no limit.
+
+    Yields:
+        Each round when it is finished; rounds in the store come first. With `pooled`, also a
+        `TrialRequest` before each new round, and a last request with `exhausted=True` when no
+        untried config is left. The store is not locked while a request is yielded.
 
     Raises:
         TilewrightError: `trials` or `batch` is below 1, or the record cannot be used.
@@ -644,14 +674,15 @@ def rounds_without_store(
 ) -> Iterator[Round]:
     """Tune without a store until `trials` trials are made or no untried config is left.
 
-    The generator yields each round when it is finished.
-
     Args:
         run: runner that executes the steps.
         task: the workload, target and tuner.
         session: the session before the first round.
         trials: maximum number of trials in the session.
         batch: number of trials per round.
+
+    Yields:
+        Each round when it is finished.
 
     Raises:
         TilewrightError: `trials` or `batch` is below 1.
@@ -671,7 +702,7 @@ def tune_round(run: LocalRunner, task: Task, session: Session, n: int) -> Round 
     Args:
         run: runner that executes the steps.
         task: the workload, target and tuner.
-        session: the session before the round.
+        session: the trials and models before the round.
         n: maximum number of trials.
 
     Returns:
@@ -689,7 +720,7 @@ def tune_round(run: LocalRunner, task: Task, session: Session, n: int) -> Round 
 
 
 def tune_session(task: Task, trials: int, batch: int) -> Session:
-    """Tune a workload without a store, and return the final session.
+    """Tune a workload without a store, and return the final session: its trials and models.
 
     Args:
         task: the workload, target and tuner.
@@ -712,11 +743,13 @@ def learn(
 ) -> Session:
     """Train the models on all rounds that they have not learned from, and return the new session.
 
+    A session is the state of tuning a workload: its trials, and the models of its tuner.
+
     Args:
         run: runner that executes the steps.
         task: the workload, target and tuner.
-        session: the session, whose models may be behind its trials.
-        clock: measures the time of training, if given.
+        session: the session. Its models may not have learned from its last rounds yet.
+        clock: stopwatch to which the time of training is added, if given.
     """
     if not session.begun:
         session = session.with_begun(run(begin_models, task, session))
@@ -730,7 +763,7 @@ def propose_batch(
     run: LocalRunner, task: Task, session: Session, n: int, pending: Configs | None = None,
     clock: Stopwatch | None = None,
 ) -> Batch | None:  # fmt: skip
-    """Choose the next batch of configs to measure.
+    """Choose the next batch of configs to measure, and lower them.
 
     Args:
         run: runner that executes the steps.
@@ -738,10 +771,11 @@ def propose_batch(
         session: the trials so far, and models that have learned from all of them.
         n: maximum number of configs.
         pending: configs that other processes are measuring, int array of shape (p, knobs).
-        clock: measures the time of the steps.
+        clock: stopwatch to which the time of each step is added, if given.
 
     Returns:
-        A batch of configs that are neither tried nor pending. None if no such config is left.
+        A batch of lowered configs that are neither tried nor pending. None if no such config is
+        left.
     """
     clock, session = clock or Stopwatch(), session.with_pending(pending)
     with BLAS_ON_ONE_THREAD:

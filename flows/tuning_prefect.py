@@ -35,7 +35,7 @@ def network_flow(listen: Listener = ignore, parent: str | None = None) -> Flow[.
     The parameters of the flow are the fields of `TuningOptions` and `TrackingOptions`.
 
     Args:
-        listen: receives the events.
+        listen: function that receives the events.
         parent: ID of the MLflow run of the comparison to which this run belongs, if any.
     """
 
@@ -59,7 +59,7 @@ def tune_and_log(
     Args:
         options: options of the run.
         tracking: tracking options.
-        listen: receives the events.
+        listen: function that receives the events.
         parent: ID of the MLflow run of the comparison to which this run belongs, if any.
 
     Returns:

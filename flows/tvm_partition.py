@@ -189,9 +189,13 @@ def _steps(
 
 
 def _runs(graph: IntegerGraph) -> Iterator[list[Layer] | CpuIsland]:
-    """Yield the steps of a network in order: groups of accelerator layers, and CPU steps.
+    """Yield the steps of a network in order, with consecutive accelerator layers as one group.
 
-    A group consists of consecutive layers on the accelerator.
+    Args:
+        graph: the integer network.
+
+    Yields:
+        A list of accelerator layers, or a step that the CPU computes (an island).
     """
     run: list[Layer] = []
     for step in graph.steps:
@@ -213,7 +217,10 @@ def _read_elsewhere(graph: IntegerGraph, run: Sequence[Layer]) -> list[str]:
 
     Args:
         graph: the integer network.
-        run: the group of layers.
+        run: the group: consecutive layers on the accelerator.
+
+    Returns:
+        Names of the outputs, in the order of the layers.
     """
     matching = {layer.output for layer in run}
     read = set(graph.results.values())

@@ -1,6 +1,7 @@
 """Runner that executes the steps of a build as Prefect tasks, and reports the result in Prefect.
 
-Networks and graphs are large, so Prefect is kept from searching them for results of other tasks.
+Prefect searches the arguments of a task for results of other tasks. Networks and graphs are large,
+so this search is turned off for the tasks here.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ STEPS: tuple[Step, ...] = (
 
 
 class BuildRunner(TrackedRunner):
-    """Runner that executes each step of a build as a Prefect task, and shows the progress."""
+    """Runner that executes each step of a build as a Prefect task, with a progress bar."""
 
     def __init__(self) -> None:
         names = {step: f"{step.__name__} of {{options.model}}" for step in STEPS}

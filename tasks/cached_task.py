@@ -75,7 +75,10 @@ class Key:
 
     @cached_property
     def text(self) -> str:
-        """Key under which the result is stored: stage name and digest of the other fields."""
+        """Key under which Prefect stores the result: `<stage>/<digest>`.
+
+        The digest covers the stage's name and version, the fingerprint and the inputs.
+        """
         whole: dict[str, Json] = {
             "stage": self.stage,
             "version": self.version,
@@ -130,7 +133,7 @@ class RecordSerializer(Serializer):  # not generic, because Prefect could not re
 
 @dataclass(frozen=True)
 class Done(Generic[T]):
-    """A finished stage: its result, and how it was obtained.
+    """A finished stage: its result, and whether the result came from the storage.
 
     Attributes:
         key: key under which the result is stored.
@@ -195,12 +198,12 @@ class Stage(Generic[P, T]):
     """A step as a Prefect task whose result is stored under a key.
 
     Args:
-        step: computes the result.
+        step: function that computes the result.
         run_name: template for the names of the task's runs, filled with the arguments of the step
             and with the names that are passed to `run`.
-        key: computes the key from the arguments of the step.
-        told: returns a line for the log, from the result and the arguments of the step; "" for
-            none.
+        key: function that computes the key of the result from the arguments of the step.
+        told: function that returns a line for the log from the result and the arguments of the
+            step. If it returns "", nothing is logged.
     """
 
     def __init__(
@@ -266,14 +269,18 @@ class Stage(Generic[P, T]):
         return result
 
     def show_known(self, after: Sequence[object], told: str, title: str) -> State[None]:
-        """Create a task run that ends as `Cached` at once, for a step that need not be executed.
+        """Create a task run that ends as `Cached` at once, without executing the step.
 
-        Rounds that were read from the trial store are shown in Prefect's graph in this form.
+        Prefect's graph shows the steps of a round in this form if the trials of the round were read
+        from the trial store.
 
         Args:
             after: states and results of the tasks that precede this task in Prefect's graph.
-            told: line for the log of the task.
+            told: line for the log of the task; "" for none.
             title: name of the task run.
+
+        Returns:
+            The final state of the task run, which later tasks name as their predecessor.
         """
         state: State[None] = self._known(told, title, return_state=True, wait_for=after)
         return state
@@ -286,12 +293,16 @@ def write_log(text: str) -> None:
 
 
 def passes(_: object, __: object, state: State[Any]) -> bool:
-    """Return whether a failed task should be retried, because its failure may be temporary.
+    """Return whether Prefect should retry a failed task, because the failure may be temporary.
 
-    A failure may be temporary if a server or worker did not answer, or if another command was just
-    writing the stored result. Bad input, wrong numbers and a full disk are permanent.
+    Prefect calls this function with the task, the task run and the final state. A failure may be
+    temporary if a server or worker did not answer, or if a stored result was damaged, for example
+    because another command was just writing it. Bad input, wrong numbers and a full disk are
+    permanent.
 
     Args:
+        _: the task; ignored.
+        __: the task run; ignored.
         state: final state of the failed task; its data is the exception.
     """
     error = state.data
@@ -302,9 +313,10 @@ def passes(_: object, __: object, state: State[Any]) -> bool:
 
 
 def _named_like(step: Callable[..., object], function: Callable[P, R]) -> Callable[P, R]:
-    """Give a function the name of a step.
+    """Give `function` the name of `step`, and return it.
 
-    Prefect distinguishes tasks by their names, so all stages would otherwise be the same task.
+    Prefect distinguishes tasks by their names. Without this call, all stages would be the same
+    task.
     """
     for name in ("__name__", "__qualname__"):
         setattr(function, name, getattr(step, name))

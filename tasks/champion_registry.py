@@ -1,9 +1,10 @@
 """Loads champions, the models of the best tuner of a comparison, from MLflow's model registry.
 
-For each workload on a target and space, a tuner has one registered model per role, such as "P". The
-alias `champion` marks the current version; only models of the best tuner have this alias. The files
-have native formats (XGBoost's UBJSON, LightGBM's text, NPZ). Each version has a digest, which
-detects damage.
+For each workload on a target and space, a tuner has one registered model per role. A role such as
+"P" (predicts latency) or "V" (predicts validity) is the purpose of a model in its tuner. The alias
+`champion` marks the current version; only models of the best tuner have this alias. The files have
+native formats (XGBoost's UBJSON, LightGBM's text, NPZ). Each version has a digest, which detects
+damage.
 
 The registry that a user chooses must be trusted, because XGBoost and LightGBM trust their files: a
 crafted file can run code.
@@ -55,7 +56,9 @@ class ChampionError(TilewrightError):
 
 @dataclass(frozen=True)
 class ModelPlace:
-    """Target, schedule space and workload of registered models, which determine the models' names.
+    """Target, schedule space and workload of registered models.
+
+    The names of the models in MLflow's registry are derived from these three values.
 
     Attributes:
         target: name of the target.
@@ -86,7 +89,7 @@ class ModelPlace:
 
     @property
     def tags(self) -> dict[str, str]:
-        """Tags by which the registered models are found. All models of the workload have them."""
+        """Tags of all registered models of the workload: target, space, workload and its ID."""
         return {
             "target": self.target,
             "space": self.space,
@@ -145,9 +148,9 @@ def champions(place: ModelPlace) -> list[str]:
 
 
 def _name_part(text: str) -> str:
-    """Replace the characters that a part of a model's name cannot contain: `/`, `:` and `.`.
+    """Return a text without `/`, `:` and `.`, which a part of a model's name cannot contain.
 
-    MLflow does not allow the first two; the dot separates the parts.
+    These characters are replaced. MLflow does not allow the first two; the dot separates the parts.
     """
     return re.sub(r"[^\w-]+", "-", text)
 
@@ -163,6 +166,9 @@ def _load(name: str, target: Target, workload: Workload, tuner: str) -> tuple[st
 
     Returns:
         The role of the model, such as "P", and the model.
+
+    Raises:
+        ChampionError: the model is damaged, belongs to another tuner or has other features.
     """
     registered = MlflowClient().get_model_version_by_alias(name, ALIAS)
     with tempfile.TemporaryDirectory() as folder:
@@ -209,7 +215,7 @@ def _check_meant_for(
 
 
 class ChampionMetadata(BaseModel):
-    """Metadata of a champion's model: the tuner that trained it, its role, and its file format."""
+    """Metadata file of a champion's model: its tuner, role, model type and feature columns."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -236,6 +242,9 @@ def champion_file(folder: Path) -> tuple[ChampionMetadata, bytes]:
 
     Args:
         folder: folder of the logged model.
+
+    Returns:
+        The metadata and the content of the model's own file.
 
     Raises:
         OSError: a file cannot be read.

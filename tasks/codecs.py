@@ -72,13 +72,13 @@ class Codec(Generic[T]):
 def _json_codec(
     name: str, kind: Any, to_json: Callable[[T], Json], from_json: Callable[[Json], T]
 ) -> Codec[T]:
-    """Return a codec for values that are stored as JSON. The order of keys is preserved.
+    """Return a codec that stores values as JSON. The order of keys is preserved.
 
     Args:
-        name: name of the codec.
+        name: name of the codec, which is stored with the bytes.
         kind: type of the values.
-        to_json: converts a value to JSON.
-        from_json: converts the JSON back.
+        to_json: function that converts a value to JSON.
+        from_json: function that converts the JSON back to a value.
     """
 
     def encode(value: T) -> bytes:
@@ -88,7 +88,7 @@ def _json_codec(
 
 
 def encode_candidates(candidates: Candidates) -> bytes:
-    """Serialise candidates as NPZ, with one array per score."""
+    """Serialise a tuner's proposed configs as NPZ: the configs, and one array per score."""
     scores = {_SCORE + name: values for name, values in candidates.scores.items()}
     return pack_arrays(
         {"configs": candidates.configs, "vetoed": np.array(candidates.vetoed)} | scores
@@ -102,9 +102,10 @@ def decode_candidates(data: bytes) -> Candidates:
 
 
 def encode_batch(batch: Batch) -> bytes:
-    """Serialise a lowered batch as NPZ, with its programs, so that it can be measured elsewhere.
+    """Serialise a batch of lowered configs as NPZ, so that another process can measure it.
 
-    Measurements, the number of candidates and durations are not stored.
+    The programs are included. Results of measurements, the number of proposed candidates and the
+    durations of the steps are not.
     """
     rows, kept = batch.rows, batch.unmeasured_compiled
     scores = {_SCORE + name: values for name, values in batch.scores.items()}
@@ -151,7 +152,8 @@ def decode_batch(data: bytes) -> Batch:
 def encode_measurements(measured: Measurements) -> bytes:
     """Serialise measurements as NPZ.
 
-    The repetitions have rows of unequal length and are therefore stored in the format of programs.
+    The number of repeated timings (`repeats`) differs between trials, so they are stored as ragged
+    arrays, in the same format as programs.
     """
     counters = {_COUNTER + name: values for name, values in measured.counters.items()}
     repeats = {} if measured.repeats is None else {_REPEATS: measured.repeats}
@@ -181,7 +183,11 @@ def decode_measurements(data: bytes) -> Measurements:
 
 
 def encode_history(history: History) -> bytes:
-    """Serialise a history as NPZ. `pending` and repetitions are written only if present."""
+    """Serialise the trials of a workload as NPZ.
+
+    The configs that other processes are measuring (`pending`) and the repeated timings (`repeats`)
+    are written only if the history has them.
+    """
     return pack_arrays(
         {
             "configs": history.configs,
@@ -219,7 +225,10 @@ def decode_history(data: bytes) -> History:
 
 
 def encode_state(state: ExplorerState) -> bytes:
-    """Serialise the state of a tuner as a ZIP of the files that `models.save_state` writes."""
+    """Serialise the state of a tuner as a ZIP of the files that `models.save_state` writes.
+
+    The state consists of the tuner's models and arrays.
+    """
     with tempfile.TemporaryDirectory() as folder:
         files = save_state(state, Path(folder))
         return pack_files({path.name: path.read_bytes() for path in files})
@@ -251,7 +260,14 @@ def _hidden(arrays: dict[str, NDArray[Any]]) -> Features:
 
 
 def _compiled_arrays(configs: Configs | None, hidden: Features | None) -> dict[str, NDArray[Any]]:
-    """Return arrays with configs that were compiled but not measured; empty if none were kept."""
+    """Return NPZ arrays of the configs that compiled but were not measured, and their features.
+
+    The result is empty if the tuner does not keep such configs.
+
+    Args:
+        configs: knob indices, int array of shape (n, knobs); None if they were not kept.
+        hidden: features of their compiled programs, n rows; None if they were not kept.
+    """
     if configs is None or hidden is None:
         return {}
     about = _features(hidden)
@@ -376,6 +392,9 @@ CODECS: Mapping[str, Codec[Any]] = {
 def encode(value: object) -> tuple[Codec[Any], bytes]:
     """Encode a value with the codec for its type.
 
+    Args:
+        value: result of a stage, of any type in `CODECS`.
+
     Returns:
         The codec, and the encoded bytes.
 
@@ -391,11 +410,14 @@ def encode(value: object) -> tuple[Codec[Any], bytes]:
 
 
 def decode(name: str, data: bytes) -> Any:
-    """Decode a value.
+    """Decode bytes that `encode` returned.
 
     Args:
-        name: name of the codec.
+        name: name of the codec that encoded the value.
         data: the encoded bytes.
+
+    Returns:
+        The value, of the codec's type.
     """
     content = digest(data)
     value = _RECENT.value(content)
@@ -413,7 +435,8 @@ def digest_of(value: object) -> str:
 class _Recent:
     """Cache of values that were encoded or decoded recently, by the digests of their bytes.
 
-    Thanks to the cache, a value need not be encoded again to compute its digest.
+    Thanks to the cache, the digest of such a value is known without encoding it again. Values are
+    compared by identity.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Runner that executes the steps of a co-design run as Prefect tasks and records the run in MLflow.
 
-Problems and evaluators hold many machines, so Prefect is kept from searching them for results of
-other tasks.
+Prefect searches the arguments of a task for results of other tasks. Problems and evaluators hold
+many machines, so this search is turned off for the tasks here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ EVERY = "measurements"
 
 
 class CodesignRunner(TrackedRunner):
-    """Runner that executes the steps of a co-design run.
+    """Runner that executes the steps of a co-design run as Prefect tasks.
 
     Use it as a context manager. At the end of the context, the MLflow run ends as finished, failed
     or stopped by the user.
@@ -62,7 +62,10 @@ class CodesignRunner(TrackedRunner):
     def _search_designs(
         self, options: CodesignOptions, problem: CodesignProblem, store: TrialStore, emit: Listener
     ) -> BudgetedEvaluator:
-        """Measure machines and schedules, with a progress bar in Prefect and curves in MLflow."""
+        """Run the search method, with a progress bar in Prefect and curves in MLflow.
+
+        The arguments and the result are those of `hardware_search.steps.search_designs`.
+        """
         shown = Progress(
             "search", options.trials, f"of {count_text(options.trials, 'measurement')}"
         )
@@ -96,10 +99,12 @@ class CodesignRunner(TrackedRunner):
 
 
 def log_events(listen: Listener) -> Listener:
-    """Return a listener that logs important events to the flow run, and passes on all events.
+    """Return a listener that logs some events to the Prefect flow run, and passes on all events.
+
+    It logs notes, and the number of machines that a search can choose from.
 
     Args:
-        listen: receives all events.
+        listen: function that receives all events.
     """
 
     def hear(event: Event) -> None:
@@ -117,13 +122,13 @@ def log_events(listen: Listener) -> Listener:
 
 @step("files in {options.folder}")
 def _write_results(options: CodesignOptions, outcome: CodesignOutcome, wall: float) -> None:
-    """Write all files of a co-design run.
+    """Write all result files of a co-design run to its output directory.
 
     They are the Pareto front, the specifications of its machines, the measurements, the summary and
-    the page.
+    the HTML page.
 
     Args:
-        options: options of the run, which name the folder.
+        options: options of the run, which name the output directory.
         outcome: the Pareto front and the measurements.
         wall: duration of the run in seconds.
     """
@@ -133,7 +138,13 @@ def _write_results(options: CodesignOptions, outcome: CodesignOutcome, wall: flo
 
 @step("the front in Prefect")
 def _show_front(subject: str, run_id: str, outcome: CodesignOutcome) -> None:
-    """Show the Pareto front in Prefect, as a table and a note."""
+    """Create Prefect artifacts of the Pareto front: a table, and a Markdown page.
+
+    Args:
+        subject: names of the networks, as the description of both artifacts.
+        run_id: MLflow run of the search, to which the page links.
+        outcome: the Pareto front and the measurements. If the front is empty, there is no table.
+    """
     if outcome.front:
         create_table_artifact(
             key="front", table=front_rows(outcome), description=escape_text(subject)
@@ -161,6 +172,12 @@ def _log_run(options: CodesignOptions, run_id: str, outcome: CodesignOutcome) ->
 
 def curves(event: SearchProgress) -> dict[str, float]:
     """Return the values that a progress event adds to a run's curves in MLflow.
+
+    The curves are the lowest latency, the size and hypervolume of the Pareto front, and the number
+    of measured machines.
+
+    Args:
+        event: progress after a measurement.
 
     Returns:
         Values by metric name. Infinite values are included; `StepLog` does not log them.

@@ -1,8 +1,9 @@
 """Runners that execute the steps of a comparison of tuners as Prefect tasks.
 
 Every comparison has one run in MLflow (`tasks.log_comparison`). In a comparison on networks, each
-run of a network is a flow of its own. Plans and comparisons hold tables of many runs, so Prefect is
-kept from searching them for results of other tasks.
+tuning run of a network is a Prefect flow of its own. Prefect searches the arguments of a task for
+results of other tasks. Plans and comparisons hold tables of many runs, so this search is turned off
+for the tasks here.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from tilewright.tuning.outputs import Summary
 
 
 class _Recorded(TrackedRunner):
-    """Base class of comparison runners, which record the comparison in MLflow and Prefect."""
+    """Base class of comparison runners: it opens the MLflow run and shows progress and results."""
 
     def __init__(self, options: CompareOptions, emit: Listener, own: Mapping[Step, Step]) -> None:
         super().__init__(emit, own)
@@ -143,7 +144,7 @@ class WorkloadsRunner(_Recorded):
             self._run_done()
 
     def _log(self, compared: Comparison, folder: Path) -> None:
-        """Write the record, log all runs to MLflow, and register the best tuner's models."""
+        """Write `comparison.json`, log all runs to MLflow, and register the best tuner's models."""
         log_comparison(compared, folder)
         self._publish(compared.leaderboards, [folder / REPORT, folder / RECORD])
         logged = log_workload_runs(self.run_id, compared.plan, compared.results, compared.runs)
@@ -162,7 +163,7 @@ class NetworksRunner(_Recorded):
 
     Args:
         options: options of the comparison.
-        listen: receives the events.
+        listen: function that receives the events.
         tune: tunes a network in a flow of its own.
     """
 

@@ -1,8 +1,9 @@
 """Runner that executes the steps of building a dataset as Prefect tasks.
 
 The first step makes a plan, and each further step measures one file of rows. The results are not
-cached, because the dataset's folder holds the finished files. A plan has thousands of cells, so
-Prefect is kept from searching it for results of other tasks.
+cached, because the dataset's folder holds the finished files. Prefect searches the arguments of a
+task for results of other tasks. A plan has thousands of entries, so this search is turned off for
+the tasks here.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def _part_title(parameters: Mapping[str, Any]) -> str:
 
 
 def say_built(about: DatasetMetadata, out: Path) -> None:
-    """Create a Prefect artifact that reports the size of the dataset.
+    """Create a Prefect artifact that reports the folder, size and digest of the dataset.
 
     Args:
         about: metadata of the dataset.

@@ -26,12 +26,12 @@ EVERY = "fusion/evaluations"
 def decide_fusion(
     after: Sequence[object], asked: ToDecide, model: str, run_id: str
 ) -> Done[Decided]:
-    """Decide which operators are fused, or reuse an earlier decision under the same conditions.
+    """Decide which operators are fused, or reuse a stored decision that had the same inputs.
 
     Args:
         after: tasks that precede this task in Prefect's graph.
         asked: the network, the target, the options and the tuned workloads of a run.
-        model: key of the imported model.
+        model: key of the imported network, as `Key.text` of its import stage.
         run_id: MLflow run of the network, which gets the curves of the search.
 
     Returns:
@@ -47,7 +47,12 @@ def decide_fusion(
 
 
 def decision_metrics(decided: Decided) -> dict[str, float]:
-    """Return the figures of a decision as metrics of the network's MLflow run, by name."""
+    """Return the results of a fusion decision as metrics of the network's MLflow run, by name.
+
+    They are the cycles and DRAM bytes of the whole network for each set of decisions that was
+    evaluated, such as `fusion/none_cycles`; the number of decisions; and how many of them fuse
+    operators.
+    """
     said = decided.summary
     figures = {f"fusion/{name}_cycles": float(n) for name, n in said["cycles"].items()}
     figures |= {f"fusion/{name}_dram_bytes": float(n) for name, n in said["dram_bytes"].items()}
@@ -61,12 +66,13 @@ def decision_metrics(decided: Decided) -> dict[str, float]:
 def keep_decision(network: str, key: Key, decided: Decided | None) -> Decided:
     """Return `decided`, so that Prefect stores it as the result of this task.
 
-    If an earlier decision is stored under the same key, the task is not executed.
+    `decide_fusion` makes the decision before it starts this task. If a decision is stored under the
+    same key, Prefect returns that one and does not call this function.
 
     Args:
         network: name of the network, for the name of the task run.
         key: key of the decision.
-        decided: the decision; None if an earlier decision is stored.
+        decided: the decision; None if a stored decision will be used.
     """
     assert decided is not None, "what the cache has is not decided again"
     return decided
@@ -98,10 +104,14 @@ def _decide_fusion(asked: ToDecide, run_id: str) -> Decided:
 
 
 def _key(asked: ToDecide, model: str) -> Key:
-    """Return the key of a decision.
+    """Return the key under which a fusion decision is stored.
 
-    The decision depends on the tuned schedules, on the settings and starting states (`starts`) with
-    which further workloads are tuned, and on the models that guide the search.
+    It covers the tuned schedules, the settings and starting states (`starts`) with which further
+    workloads are tuned, and the learned models that guide the search.
+
+    Args:
+        asked: the network, the target, the options and the tuned workloads of a run.
+        model: key of the imported network.
     """
     options = asked.options
     schedules: list[Json] = [
@@ -127,7 +137,7 @@ def _key(asked: ToDecide, model: str) -> Key:
 
 
 def _models(mode: str) -> str:
-    """Return the digest of the models that guide a search; "" if the mode uses none."""
+    """Return the digest of the shipped models that guide the mode "learned"; "" for other modes."""
     if mode != "learned":
         return ""
     from tilewright.fusion.learned.pretrained import shipped_digest  # loads TVM

@@ -1,13 +1,13 @@
 """Records a comparison of tuners in MLflow: one run per output folder, with child runs.
 
-The comparison's run has the leaderboards as its description, their figures as metrics, and
+The comparison's run has the leaderboards as its description, the numbers in them as metrics, and
 `comparison.json` among its artifacts. A later command on the same folder continues this run.
 
 In a comparison on networks, the child runs are the runs of the networks (`tasks.log_results`). In a
 comparison on workloads, there is one child run per tuner and seed. Its parameters are the settings
-of the tuner and its metrics are the figures, so that MLflow's compare page and its parallel
-coordinates show the best settings. Such a child run is written in three calls; SQLite manages about
-nine runs per second.
+of the tuner, and its metrics are the tuner's results, so that MLflow's compare page and its
+parallel coordinates show the best settings. Such a child run is written in three calls; SQLite
+manages about nine runs per second.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def log_workload_runs(
         plan: plan of the comparison.
         results: results of all runs, from which curves and metrics are computed.
         runs: the runs of tuners on single workloads.
-        progress: called with 1 after every child run.
+        progress: function that is called with 1 after every child run.
 
     Returns:
         ID of the child run, by tuner and seed.
@@ -245,7 +245,8 @@ def _open(
 ) -> str:  # fmt: skip
     """Create the MLflow run of one tuner and seed.
 
-    The start time is set so that MLflow shows the time that the tuner's runs took as the duration.
+    The start time is set to now minus the total duration of `runs`. MLflow then shows that total as
+    the duration of the MLflow run.
 
     Args:
         client: MLflow client.

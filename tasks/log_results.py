@@ -61,7 +61,8 @@ def open_network_run(
 
     Args:
         options: options of the run.
-        about: values that identify the run. A stopped run with the same values is resumed.
+        about: values by name whose digest identifies the run. A stopped run with the same values is
+            resumed.
         params: parameters that MLflow shows.
         workloads: number of workloads.
         parent: MLflow run of the comparison that the run belongs to, if any.
@@ -157,7 +158,7 @@ def log_artifacts(
     version: str,
     session: Session,
 ) -> None:
-    """Log the trials, convergence plot, final figures and learned models of one workload to MLflow.
+    """Log the trials, convergence plot, final metrics and learned models of one workload to MLflow.
 
     Args:
         layer: display name of the workload.
@@ -165,7 +166,7 @@ def log_artifacts(
         folder: output directory of the run.
         run_id: MLflow run of the workload.
         version: digest that identifies the data on which the models of `session` were trained.
-        session: final session of the workload.
+        session: final session of the workload, which holds its trials and models.
     """
     trials = outputs.trials_of(folder, [tuned])
     row = tuned.summary()
@@ -321,16 +322,16 @@ def _tags(params: Mapping[str, Json]) -> dict[str, str]:
 
 
 def _log_files(run_id: str, layer: str, trials: pd.DataFrame, picture: bytes) -> Dataset:
-    """Log the convergence plot and the table of trials of a workload.
+    """Log the convergence plot and the table of trials of a workload to MLflow.
 
     Args:
         run_id: MLflow run of the workload.
         layer: display name of the workload.
-        trials: the trials.
+        trials: table with one row per trial.
         picture: the plot as PNG.
 
     Returns:
-        An MLflow dataset that describes the table.
+        An MLflow dataset that describes the table. It is also logged as the run's training data.
     """
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / output_dir.TRIALS
@@ -347,15 +348,15 @@ def _log_files(run_id: str, layer: str, trials: pd.DataFrame, picture: bytes) ->
 def _log_models(
     run_id: str, tuned: TunedWorkload, read: Dataset, version: str, models: Sequence[LearnedModel]
 ) -> None:
-    """Log each learned model in the MLflow flavour of its library.
+    """Log each learned model of a workload in the MLflow flavour of its library.
 
-    The held-out error of each model is logged, too: its error on trials before it learned from
-    them.
+    The held-out error of each model is logged too. It is the model's error on each batch of trials
+    before the model was trained on that batch, averaged over the rounds.
 
     Args:
         run_id: MLflow run of the workload.
         tuned: the tuned workload.
-        read: dataset of the trials on which the models were trained.
+        read: MLflow dataset of the trials on which the models were trained.
         version: digest that identifies the training data.
         models: the models.
     """
@@ -383,7 +384,7 @@ def workload_picture(layer: str, tuned: TunedWorkload, trials: pd.DataFrame) -> 
     Args:
         layer: display name of the workload.
         tuned: the tuned workload.
-        trials: its trials.
+        trials: table with one row per trial of the workload.
     """
     return _WORKLOAD.run([], {"layer": layer}, tuned, trials).value
 
@@ -439,7 +440,7 @@ def _workload_row(tuned: TunedWorkload) -> Json:
 
 @once
 def _code() -> str:
-    """Return a digest of the code that draws plots."""
+    """Return a digest of the code that draws plots and of Matplotlib's version, for cache keys."""
     here = Path(str(reports.__file__)).parent
     return digest(
         version("matplotlib").encode() + b"".join((here / f).read_bytes() for f in _SOURCES)

@@ -244,9 +244,10 @@ class Flavoured:
 
 
 def booster_of(model: CostModel) -> Any:
-    """Return the booster object of a model; None if the model is not made of boosted trees.
+    """Return the XGBoost or LightGBM booster of a model; None if it has no boosted trees.
 
-    The booster of Model V also stores the model's threshold, which is calibrated here if necessary.
+    Model V, which predicts validity, stores its rejection threshold in the booster. The threshold
+    is therefore calibrated here if that was not done yet.
     """
     if isinstance(model, VetoModel):
         _ = model.threshold
@@ -297,5 +298,8 @@ def choose_flavour(model: CostModel, folder: Path) -> Flavoured:
 
 
 def file_of(model: CostModel) -> str:
-    """Return the path of a model's file within the folder of the logged model."""
+    """Return the path of a model's own file within the folder of the logged model.
+
+    The path depends on the file suffix of the model's type.
+    """
     return BOOSTER_FILES.get(model.suffix, f"data/{model.kind}{model.suffix}")

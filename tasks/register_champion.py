@@ -81,7 +81,7 @@ def register_champion(
         results: results of all runs.
         rows: the leaderboard, best tuner first.
         logged: MLflow run ID of each tuner and seed.
-        progress: called with the name of each workload.
+        progress: function that is called with the name of each workload.
 
     Returns:
         The registered models; empty if no tuner has both models.
@@ -109,7 +109,14 @@ def _best_seed(results: Results, tuner: str, workload: str) -> int:
 
 
 def _learned_models_of(plan: ComparisonPlan, job: ComparisonJob) -> dict[str, LearnedModel]:
-    """Repeat a run and return its models by role, without models that have no features."""
+    """Repeat a run of the comparison, and return its models by role.
+
+    Models that the tuner uses without features of trials are left out.
+
+    Args:
+        plan: plan of the comparison.
+        job: the run to repeat: a tuner, a workload and a seed.
+    """
     workload = dict(plan.test_bed.workloads)[job.workload]
     explorer = job.tuner_config.explorer
     task = make_task(plan.test_bed.open(job.workload), workload, explorer, job.seed)
@@ -151,7 +158,7 @@ def _register(
 
 
 def _dethrone(client: MlflowClient, place: ModelPlace) -> None:
-    """Remove the alias `champion` from the models of a workload. Their versions stay registered."""
+    """Remove the alias `champion` from a workload's registered models, whose versions are kept."""
     for name in champions(place):
         client.delete_registered_model_alias(name, ALIAS)
 
@@ -181,7 +188,15 @@ def _digest(model_id: str) -> str:
 
 
 def _new_version(client: MlflowClient, name: str, model_id: str, run_id: str, digest: str) -> str:
-    """Add a logged model to the registry, mark it as the champion, and return its version."""
+    """Add a logged model to the registry, mark it as the champion, and return its version.
+
+    Args:
+        client: MLflow client.
+        name: name of the registered model.
+        model_id: ID of the logged model.
+        run_id: MLflow run that trained the model.
+        digest: digest of the model's metadata and file, which is stored as a tag.
+    """
     source, tags = f"models:/{model_id}", {DIGEST: digest}
     made = client.create_model_version(name, source, run_id=run_id, model_id=model_id, tags=tags)
     client.set_registered_model_alias(name, ALIAS, made.version)
@@ -191,7 +206,13 @@ def _new_version(client: MlflowClient, name: str, model_id: str, run_id: str, di
 def _describe_model(
     plan: ComparisonPlan, job: ComparisonJob, workload: Workload
 ) -> dict[str, Json]:
-    """Return metadata about the tuner, workload and target for which a model was trained."""
+    """Return metadata about the tuner, workload and target for which a model was trained.
+
+    Args:
+        plan: plan of the comparison.
+        job: the run in which the model was trained.
+        workload: workload of that run.
+    """
     target, tuner_config = plan.test_bed.open(job.workload), job.tuner_config
     return {
         "tuner": tuner_config.tuner,
@@ -204,7 +225,10 @@ def _describe_model(
 
 
 def _kind(model: CostModel) -> dict[str, Json]:
-    """Return the metadata from which an empty model of the same kind is built before loading."""
+    """Return the model's type, whether it classifies, and its columns, as entries of the metadata.
+
+    `load_champion` creates an empty model from these entries before it loads the file.
+    """
     return {
         "kind": model.kind,
         "classify": bool(getattr(model, "classify", False)),

@@ -57,7 +57,7 @@ class WatchedRun:
     """Result of comparing a run with an earlier one.
 
     Attributes:
-        word: the verdict, a key of `EVENTS`.
+        word: the verdict in one or two words, a key of `EVENTS`.
         sentence: the verdict as a sentence.
         reasons: reasons why the run is worse; empty if it is not.
     """
@@ -80,6 +80,10 @@ def watch_run(folder: Path, summary: Summary, options: WatchOptions) -> WatchedR
         folder: output directory of the run.
         summary: contents of its `summary.json`.
         options: the tolerated increase of the latency, and what to do if the run is worse.
+
+    Returns:
+        The verdict. If there is no comparable run, or the runs cannot be compared, the verdict says
+        so; no error is raised.
     """
     run_id = summary["mlflow_run_id"]
     title = network_title(summary["network"], summary["target"], summary["tuner"])
@@ -118,17 +122,17 @@ def _report_verdict(
     baseline: str | None = None,
     verdict: DiffVerdict | None = None,
 ) -> WatchedRun:
-    """Report the result of a comparison, and return it.
+    """Report the result of a comparison to Prefect and MLflow, and return it unchanged.
 
     In Prefect, the result is reported as an artifact, a tag, log lines and an event. In MLflow, it
     is reported as tags and a metric.
 
     Args:
-        summary: contents of `summary.json`.
+        summary: contents of `summary.json` of the new run.
         watched: the result.
-        page: text of the artifact, in Markdown.
-        baseline: ID of the earlier run, if there is one.
-        verdict: the detailed comparison, if there is one.
+        page: text of the Prefect artifact, in Markdown.
+        baseline: ID of the earlier run in MLflow, if there is one.
+        verdict: the detailed comparison; None if there was nothing to compare.
     """
     create_markdown_artifact(key="regression-watch", markdown=page, description=watched.word)
     logger = get_run_logger()
@@ -167,7 +171,16 @@ def _tag_flow_run(tag: str) -> None:
 
 
 def _emit(summary: Summary, watched: WatchedRun, verdict: DiffVerdict | None) -> None:
-    """Emit a Prefect event about the network on the target, related to the flow run."""
+    """Emit a Prefect event with the verdict, so that automations can react to it.
+
+    The resource of the event is the network on its target. Related resources are the flow run and
+    its deployment.
+
+    Args:
+        summary: contents of `summary.json` of the new run.
+        watched: the verdict.
+        verdict: the detailed comparison; None if there was nothing to compare.
+    """
     flow_run_id = str(flow_run.id)
     about = {name: str(summary[name]) for name in ("network", "target", "tuner")}
     emit_event(

@@ -30,9 +30,10 @@ _ALWAYS = "time_again"
 
 
 class RunProgress:
-    """Thread-safe listener that collects the events of a run for a progress bar and a remark.
+    """Thread-safe listener that collects the events of a run for its progress bar and its remark.
 
-    The remark tells that nothing was computed, because all results were recorded before.
+    The remark is a sentence for the run's summary. It says that nothing was computed, because all
+    results were already stored.
     """
 
     def __init__(self) -> None:
@@ -45,7 +46,7 @@ class RunProgress:
         """Return a listener that records each event and then passes it on.
 
         Args:
-            listen: receives all events.
+            listen: function that receives all events.
         """
 
         def hear(event: Event) -> None:
@@ -108,7 +109,7 @@ class Progress:
     """A Prefect progress artifact of the current flow run or task, which any thread may update.
 
     Args:
-        key: key of the artifact.
+        key: key of the artifact in Prefect.
         of: number of items at which the bar is complete.
         what: description of the artifact.
     """
@@ -145,7 +146,7 @@ def log_events(listen: Listener) -> Listener:
     """Return a listener that logs important events to the flow run, and passes on all events.
 
     Args:
-        listen: receives all events.
+        listen: function that receives all events.
     """
 
     def hear(event: Event) -> None:
@@ -158,7 +159,7 @@ def log_events(listen: Listener) -> Listener:
 
 
 def line(event: Event) -> str:
-    """Return a log line about an event, or "" if it is not logged."""
+    """Return a log line about a note, a finished round or a tuned workload; "" for other events."""
     if isinstance(event, Note):
         return event.text
     if isinstance(event, RoundDone):

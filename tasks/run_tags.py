@@ -1,4 +1,7 @@
-"""Parameters that identify a run in MLflow, tags of flow runs, and tags that serialise tasks."""
+"""Parameters that identify a run in MLflow, and tags of Prefect's flow runs and tasks.
+
+A tag of a board has a limit of one task at a time, so that two runs never measure on it at once.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ Params = dict[str, Json]
 def tag_flow_run(params: Params) -> None:
     """Tag the current flow run with its network, target and tuner.
 
-    The tasks of the flow run get no tags, except on boards. For each tag of a task, Prefect would
-    ask the server for a slot in that tag's queue.
+    The tasks of the flow run get no tags, except for tasks that measure on a board. For each tag of
+    a task, Prefect would ask the server for a slot in that tag's queue.
 
     Args:
         params: parameters of the run, see `params_of`.
@@ -62,6 +65,10 @@ def params_of(options: TuningOptions, network: TuningNetwork) -> Params:
     """Return the parameters that identify a run in MLflow.
 
     Runs with equal parameters are the same run.
+
+    Args:
+        options: options of the run.
+        network: the imported network and its target.
     """
     explorer = tuning_task_of(options, network.subgraphs[0].workload).explorer
     chosen = {f"tuner.{k}": v for k, v in explorer.options.model_dump(mode="json").items()}

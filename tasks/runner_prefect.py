@@ -68,8 +68,9 @@ class PrefectRunner(TrackedRunner):
     it does not use the result of the previous task, so that Prefect's graph shows an edge.
 
     Args:
-        emit: receives the events.
-        own: implementations by the step that they replace.
+        emit: function that receives the events.
+        own: replacement for each step that this runner executes in a different way, by the original
+            step.
         system_metrics: whether to log system metrics to the MLflow run.
     """
 
@@ -80,7 +81,12 @@ class PrefectRunner(TrackedRunner):
         self.before: list[object] = []
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
-        """Execute a step, as a cached Prefect task if it is a stage."""
+        """Execute a step and return its result. A stage becomes a cached Prefect task.
+
+        Args:
+            step: the step. It is a stage if it is a key of `STAGES`.
+            *given: arguments of the step.
+        """
         if step not in STAGES:
             return super().__call__(step, *given)
         self.announce(step)
@@ -98,7 +104,7 @@ class NetworkRunner(PrefectRunner):
     """Runner that executes the steps of a network as Prefect tasks, and logs to MLflow.
 
     Args:
-        emit: receives the events.
+        emit: function that receives the events.
         progress: collects the progress of the run.
         parent: MLflow run of the comparison that the run belongs to, if any.
         system_metrics: whether to log system metrics to the MLflow run.
@@ -128,9 +134,15 @@ class NetworkRunner(PrefectRunner):
         self._layers: list[object] = []  # the flows of the workloads
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
-        """Execute a step, as a cached Prefect task if it is a stage.
+        """Execute a step and return its result. A stage becomes a cached Prefect task.
 
-        The key of the imported model and the task that found the workloads are kept for later.
+        The runner remembers the key of the imported model, for the key of the fusion decision. It
+        also remembers the task that found the workloads, which precedes the workloads' flows in the
+        graph.
+
+        Args:
+            step: the step. It is a stage if it is a key of `STAGES`.
+            *given: arguments of the step.
         """
         value = super().__call__(step, *given)
         if step is import_model:
@@ -143,7 +155,17 @@ class NetworkRunner(PrefectRunner):
         self, flow: Callable[..., Flow[TunedWorkload]], options: TuningOptions, task: TuningTask,
         *given: Any,
     ) -> Flow[TunedWorkload]:  # fmt: skip
-        """Run the steps of a workload in a Prefect flow of its own."""
+        """Run the steps of a workload in a Prefect flow of its own.
+
+        Args:
+            flow: generator function of the workload's steps (`flows.tuning.tune_workload`).
+            options: options of the run.
+            task: the workload, target and tuner.
+            *given: further arguments of `flow`.
+
+        Returns:
+            A generator that yields what the steps yield, and returns the tuned workload.
+        """
 
         def steps() -> Flow[TunedWorkload]:
             tag_flow_run(self.params)
@@ -165,7 +187,7 @@ class NetworkRunner(PrefectRunner):
         trials of the workload.
 
         Args:
-            flow: function that returns the generator of the workload's steps.
+            flow: generator function of the workload's steps (`flows.tuning.tune_workload`).
             options: options of the run.
             task: the workload, target and tuner.
             session: session before the first round.
@@ -173,6 +195,9 @@ class NetworkRunner(PrefectRunner):
             most_trials: maximum number of trials, of all workloads together if they share trials.
             shared: whether the workloads share their trials.
             limit: time limit, if any.
+
+        Returns:
+            A generator that yields what the steps yield, and returns the tuned workload.
         """
         given = (options, task, session, store, most_trials, shared, limit)
         if self._repeats and not shared and _is_recorded(options, task, store, self.emit):
@@ -215,7 +240,17 @@ class NetworkRunner(PrefectRunner):
         self, options: TuningOptions, network: TuningNetwork, tasks: Sequence[TuningTask],
         emit: Listener,
     ) -> None:  # fmt: skip
-        """Open the MLflow run of the network, and write `run.json`."""
+        """Open the MLflow run of the network, and write `run.json`.
+
+        Earlier runs on the same output directory that ended without a record are first marked as
+        crashed.
+
+        Args:
+            options: options of the run.
+            network: the network and the target.
+            tasks: the task of each workload.
+            emit: function that receives the events.
+        """
         retire_dead_runs(options, current=str(flow_run.id))
         self.params = params_of(options, network)
         about = self.params | {"model": self._imported, "folder": identity(options.folder)}
@@ -269,9 +304,9 @@ class WorkloadRunner(PrefectRunner):
 
     Args:
         task: the workload, target and tuner.
-        emit: receives the events.
+        emit: function that receives the events.
         run_id: MLflow run of the workload; "" if nothing is logged to MLflow.
-        log: logs the curves of that MLflow run; None if nothing is logged.
+        log: logger for the curves of that MLflow run; None if nothing is logged.
     """
 
     def __init__(
@@ -296,7 +331,15 @@ class WorkloadRunner(PrefectRunner):
         self._beside: dict[str, Latency | None] = {}
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
-        """Execute a step, as a cached Prefect task of the current round if it is a stage."""
+        """Execute a step and return its result. A stage becomes a cached Prefect task.
+
+        The name of the task run contains the layer and the current round. If the step measures on a
+        board, the task first waits until no other task measures there.
+
+        Args:
+            step: the step.
+            *given: arguments of the step.
+        """
         if step not in STAGES:
             return super().__call__(step, *given)
         if step is verify_schedule:
@@ -312,26 +355,32 @@ class WorkloadRunner(PrefectRunner):
         return value
 
     def _note_round(self, step: Step, given: Sequence[object]) -> None:
-        """Remember the index of the round that a step belongs to."""
+        """Find the round of a step from the session among the step's arguments, and store it.
+
+        Args:
+            step: the step.
+            given: arguments of the step.
+        """
         for session in given:
             if isinstance(session, Session):
                 retrains = step is round_steps.retrain_models
                 self._round = session.unlearned[0].round - 1 if retrains else session.history.round
 
     def _turns(self, step: Step) -> AbstractContextManager[object]:
-        """Return a context manager that waits until no other task measures on the same board.
+        """Return a context that lets the step wait until no other task measures on the same board.
 
-        If the target is not a board or the step does not measure, the context manager does nothing.
+        The context gives the step's task the tag of the board. If the target is not a board or the
+        step does not measure, the context does nothing.
         """
         return tags(self._board) if self._board and step in MEASURING else nullcontext()
 
     def _show_known(self, step: Step, place: int, told: str) -> None:
-        """Create a finished task run for a step of a round whose result is already recorded.
+        """Create a finished task run for a step whose result was read from the trial store.
 
         Args:
             step: the step.
             place: index of the round.
-            told: line for the log of the task.
+            told: line for the log of the task; "" for none.
         """
         stage = STAGES[step]
         title = stage.run_name.format(layer=self.layer, round=place)
@@ -366,9 +415,12 @@ class WorkloadRunner(PrefectRunner):
         log_steps.log_round(task, done, emit)
 
     def _show_recorded(self, done: Round) -> None:
-        """Create finished task runs for a round that was read from the trial store.
+        """Create finished task runs for the steps of a round that was read from the trial store.
 
         Retraining is left out, because it is executed when the models are needed again.
+
+        Args:
+            done: the round.
         """
         measured, best = done.measured, done.best
         valid = f"{count_text(len(measured), 'trial')}, {int(measured.valid.sum())} valid"
@@ -419,10 +471,12 @@ class WorkloadRunner(PrefectRunner):
 def _measure_leaders(
     layer: str, task: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
 ) -> list[ValidationMeasurement]:
-    """Measure a block of the final validation of a workload's best schedules.
+    """Measure the best schedules of a workload again, as a Prefect task.
 
-    `tuning.final_validation` explains the validation. Prefect does not store the result; the trial
-    store does.
+    This is one block of the final validation, which `tuning.final_validation` explains. The
+    arguments and the result are those of `tuning.final_validation.measure_leaders`, except for
+    `layer`, the display name of the workload. Prefect does not store the result; the trial store
+    does.
     """
     return measure_leaders(task, block, contenders, turns)
 
@@ -430,7 +484,16 @@ def _measure_leaders(
 def _is_recorded(
     options: TuningOptions, task: TuningTask, store: TrialStore, emit: Listener
 ) -> bool:
-    """Return whether the trial store has all trials that the results in the output directory list.
+    """Return whether the trial store has all trials of a workload that an earlier run finished.
+
+    The output directory lists how many trials of each workload that run made. The result is False
+    if it lists none for this workload.
+
+    Args:
+        options: options of the run, which name the output directory.
+        task: the workload, target and tuner.
+        store: the trial store.
+        emit: function that receives a note about each unreadable trial.
 
     Raises:
         RunInUse: another command works on the output directory.

@@ -38,8 +38,8 @@ def comparison_tags(params: Mapping[str, Json]) -> dict[str, str]:
         params: parameters of the run of a network.
 
     Returns:
-        Two digests: one of what is tuned, such as the network and the target, and one of the
-            settings.
+        Two tags with digests: the first covers the tuned workloads, such as the network and the
+            target; the second covers the settings.
     """
     question = {name: params.get(name, "") for name in _QUESTION}
     settings = {name: value for name, value in params.items() if name not in _NO_SETTING}
@@ -168,10 +168,14 @@ def row_of(run: Run) -> Mapping[str, object]:
 
 
 def _figures(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics in `METRICS`; NaN for metrics that are unknown.
+    """Return the columns `METRICS` of a run; NaN for metrics that are unknown.
 
-    Up to version 0.2, the metrics of the rule were called `baseline…`, and in some runs `gain` was
-    the gain over the fallback. The gains are therefore computed again from the latencies.
+    Up to version 0.2, the metrics of the rule schedule were called `baseline…`, and in some runs
+    `gain` was the gain over the fallback. The gains are therefore computed again from the
+    latencies.
+
+    Args:
+        metrics: the MLflow metrics of a run, by name.
     """
     figures = {
         name: metrics.get(name, metrics.get(name.replace("rule", "baseline"), math.nan))

@@ -1,6 +1,6 @@
 """Marks runs as crashed if their process was killed or if their end was not recorded.
 
-This is done by the next run on the same output directory.
+The next run on the same output directory marks them.
 """
 
 from __future__ import annotations
@@ -96,6 +96,11 @@ def _unfinished_tasks(
 
     The run of such a task may have finished successfully. Tasks report their end through a queue of
     the server, and reports are lost if the disk is full or the server is killed.
+
+    Args:
+        client: Prefect client.
+        options: options of the current run, which name the output directory.
+        current: ID of the current flow run, whose tasks are left out.
     """
     state = TaskRunFilterState(type=TaskRunFilterStateType(any_=UNFINISHED))
     tasks = client.read_task_runs(task_run_filter=TaskRunFilter(state=state))
@@ -111,7 +116,7 @@ def _unfinished_tasks(
 
 
 def _same_flow_filter() -> FlowFilter:
-    """Return a filter for runs of the current flow and of the workload flows within it."""
+    """Return a Prefect filter for all runs of the current flow and of its workload flows."""
     return FlowFilter(name=FlowFilterName(any_=[str(flow_run.flow_name), WORKLOAD_FLOW]))
 
 

@@ -35,7 +35,12 @@ LEARNER_PACKAGES = ("xgboost-cpu", "lightgbm", "numpy")
 
 
 def _model_key(source: str, input_shapes: InputShapes) -> Key:
-    """Return the key of importing a model, which includes a digest of the file's contents."""
+    """Return the key of the stage that imports a model. It covers the digest of the model file.
+
+    Args:
+        source: path or name of the network.
+        input_shapes: fixed shape of each dynamic input, by name.
+    """
     shapes = {name: list(shape) for name, shape in input_shapes.items()}
     inputs: dict[str, Json] = {
         "source": source, "content": network.source_digest(source), "shapes": shapes,
@@ -114,7 +119,13 @@ def _lower_key(task: TuningTask, session: Session, kept: Candidates, n: int) -> 
 
 
 def _measure_key(task: TuningTask, batch: Batch, known: Known) -> Key:
-    """Return the key of measuring a batch. The result is reused only on a deterministic target."""
+    """Return the key of measuring a batch. The result is reused only on a deterministic target.
+
+    Args:
+        task: the workload, target and tuner.
+        batch: the lowered configs to measure.
+        known: trials that are already known; they do not affect the key.
+    """
     target = task.target
     inputs: dict[str, Json] = {
         "workload": task.workload.id, "configs": digest(batch.rows.configs.tobytes()),
@@ -154,7 +165,12 @@ def _baselines_line(found: Baselines, *_: object) -> str:
 
 
 def _mismatches_line(count: int | None, *_: object) -> str:
-    """Return a log line such as `0 of its outputs differ from the integer reference`."""
+    """Return a log line such as `0 of its outputs differ from the integer reference`.
+
+    Args:
+        count: number of wrong outputs; None if the target cannot run a schedule on data, which the
+            line then says.
+    """
     if count is None:
         return "not verified: the target cannot run a schedule on data"
     return f"{count} of its outputs differ from the integer reference"
@@ -199,7 +215,10 @@ def _simulated_line(measured: Measurements, *_: object) -> str:
 
 
 def _learned_line(models: ExplorerState, *_: object) -> str:
-    """Return a log line such as `models: A, P, V`."""
+    """Return a log line with the roles of the trained models, such as `models: A, P, V`.
+
+    The line is "" if no model was trained.
+    """
     return f"models: {', '.join(sorted(models.models))}" if models.models else ""
 
 

@@ -25,6 +25,9 @@ def as_task(work: Step, run_name: RunName, body: Step | None = None) -> Step:
         work: the step. The task gets its name.
         run_name: name of the task's runs: a template, or a function of the arguments by name.
         body: function to call instead of `work`, with the same arguments; None to call `work`.
+
+    Returns:
+        A function with the signature of `work` that runs the task.
     """
     return wraps(work)(step(run_name, work.__name__)(body or work))
 
@@ -36,8 +39,9 @@ class TrackedRunner(LocalRunner):
     as finished, failed or stopped by the user.
 
     Args:
-        emit: receives the events.
-        own: implementations by the step that they replace; all other steps are called directly.
+        emit: function that receives the events.
+        own: replacement for each step that this runner executes in a different way, by the original
+            step. All other steps are called directly.
         system_metrics: whether to log system metrics to the MLflow run.
     """
 
@@ -71,22 +75,26 @@ class TrackedRunner(LocalRunner):
             tracking.close_run(self.run_id, tracking.ended_by(error))
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
-        """Report that a step begins, and execute it.
+        """Report that a step begins, execute the step or its replacement, and return its result.
 
-        If the runner has its own implementation of the step, that implementation is executed.
+        Args:
+            step: the step.
+            *given: arguments of the step.
         """
         self.announce(step)
         perform: Callable[..., T] = self.own.get(step, step)
         return perform(*given)
 
     def call(self, step: Callable[..., T], *given: Any) -> T:
-        """Execute a step without reporting it.
+        """Execute a step or its replacement without reporting it, and return its result.
 
-        If the runner has its own implementation of the step, that implementation is executed.
+        Args:
+            step: the step.
+            *given: arguments of the step.
         """
         done: T = super().call(self.own.get(step, step), *given)
         return done
 
     def announce(self, step: Step) -> None:
-        """Report that a step begins."""
+        """Emit a `StageBegan` event with the name of a step."""
         self.emit(StageBegan(step.__name__))

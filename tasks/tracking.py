@@ -190,8 +190,8 @@ def last_like(before: datetime, like: Mapping[str, str], rather: Mapping[str, st
     Args:
         before: time before which the run must have ended.
         like: tags that the run must have. Their values are digests, so they need no escaping.
-        rather: further tags. A run that also has these tags is preferred to later runs without
-            them.
+        rather: preferred tags. If any run also has these tags, the last such run is returned, even
+            if a run without them ended later.
 
     Returns:
         The ID; None if there is no such run.
@@ -211,7 +211,10 @@ def last_like(before: datetime, like: Mapping[str, str], rather: Mapping[str, st
 
 
 def _latest(key: str) -> Run | None:
-    """Return the latest unfinished or failed run with a key, or else the latest run with it."""
+    """Return the latest run with a key that has not finished successfully, else the latest run.
+
+    The result is None if no run has the key.
+    """
     runs = _client().search_runs(
         [_experiment()],
         filter_string=f"tags.`{KEY_TAG}` = '{key}'",
@@ -303,7 +306,7 @@ class StepLog:
 
 
 def log_results(run_id: str, values: Mapping[str, float]) -> None:
-    """Log final figures, which have no curve over the steps of a run.
+    """Log final metrics, which have no curve over the steps of a run.
 
     Metrics that the run already has are not logged again.
 
@@ -383,7 +386,7 @@ def table_dataset(run_id: str, name: str, file: Path, table: pd.DataFrame) -> Da
 
 
 def log_model_error(run_id: str, model_id: str, dataset: Dataset, name: str, error: float) -> None:
-    """Log the error that a model had on a dataset before the model learned from it.
+    """Log to MLflow the error that a model had on a dataset before the model learned from it.
 
     Args:
         run_id: MLflow run.
@@ -561,7 +564,7 @@ def set_experiment_tag(client: MlflowClient, experiment_id: str, name: str, valu
 
 
 def _has_description(experiment: Experiment) -> bool:
-    """Return whether a user wrote a description of the experiment."""
+    """Return whether the experiment has a description that a user wrote, not this program."""
     note = experiment.tags.get(MLFLOW_RUN_NOTE, "")
     return bool(note) and VIEW_KEY not in note
 
@@ -581,11 +584,14 @@ def _make_experiment() -> Experiment:
 
 
 def _retire(key: str) -> None:
-    """Remove a key from all runs that have it, and end those that are marked as running.
+    """Detach a key from all runs that have it, and end those runs that are marked as running.
 
     A command that starts over with a new run calls this function, so that later commands resume the
     new run. The older runs keep their data. Runs that were killed, and their child runs, are still
-    marked as running before this.
+    marked as running before this call; they get the status `KILLED`.
+
+    Args:
+        key: digest that identifies a run, as `run_key` returns it.
     """
     while (old := _latest(key)) is not None:
         _client().set_tag(old.info.run_id, KEY_TAG, f"{key} (superseded)")

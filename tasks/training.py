@@ -1,13 +1,14 @@
 """Trains a transfer model with Prefect tasks, and registers it in MLflow.
 
-The MLflow run of a training has parameters, figures and files. The model becomes a version of the
-registered model `tilewright.transfer.<kind>`. It is stored as the model's own folder
+A transfer model is a cost model that can also be used on hardware other than that of its training
+data. The MLflow run of a training has parameters, metrics and files. The model becomes a version of
+the registered model `tilewright.transfer.<kind>`. It is stored as the model's own folder
 (`models.transfer.files`). No pickle is involved.
 
 The alias `newest` marks the latest version. The alias `champion` marks the version with the best
-ranking accuracy among those that were evaluated on the same rows. A version that was evaluated on
-other rows replaces the champion only if it has learned from more rows. A fine-tuned version never
-becomes champion, because it may be better only on some hardware.
+ranking accuracy among all versions that were evaluated on the same rows. A version that was
+evaluated on other rows replaces the champion only if it has learned from more rows. A fine-tuned
+version never becomes champion, because it may be better only on some hardware.
 """
 
 from __future__ import annotations
@@ -89,7 +90,13 @@ class TrainingRunner(TrackedRunner):
     def _log_model(
         self, options: TrainingOptions, folder: Path, metrics: Mapping[str, Json]
     ) -> None:
-        """Write the figures, log the model to MLflow, and add it to the registry."""
+        """Write `metrics.json`, log the model to MLflow, and add it to the registry.
+
+        Args:
+            options: options of the training.
+            folder: folder of the trained model.
+            metrics: content of `metrics.json`.
+        """
         log_model(options, folder, metrics)
         self.registered = _register_model(options, folder, metrics)
         say_trained(options, metrics, self.registered)
@@ -116,11 +123,11 @@ def _register_model(
 def say_trained(
     options: TrainingOptions, metrics: Mapping[str, Json], registered: Registered
 ) -> None:
-    """Create a Prefect artifact that reports the model's accuracy and location.
+    """Create a Prefect artifact that reports the model's accuracy, registered version and folder.
 
     Args:
         options: options of the training.
-        metrics: figures of the model.
+        metrics: content of `metrics.json`.
         registered: the registered version.
     """
     figures = {k: v for k, v in sorted(_numbers(metrics).items()) if not k.startswith("visible_")}
@@ -154,7 +161,11 @@ def _open(options: TrainingOptions, metrics: Mapping[str, Json]) -> str:
 
 
 def _start(metrics: Mapping[str, Json]) -> dict[str, str]:
-    """Return a tag that names the original model of a fine-tuned model; empty for other models."""
+    """Return a tag that names the model from which fine-tuning started; empty without fine-tuning.
+
+    Args:
+        metrics: content of `metrics.json`.
+    """
     result = metrics.get(START)
     return {"start_model": str(result)} if result else {}
 
@@ -216,11 +227,11 @@ def _log_model_folder(client: MlflowClient, folder: Path, name: str, run_id: str
 
 
 def _is_best(client: MlflowClient, name: str, tags: Mapping[str, str]) -> bool:
-    """Return whether a version should become champion.
+    """Return whether a version of a registered model should become the champion.
 
     It should in three cases: there is no champion, the version is at least as accurate as the
     champion on the same rows, or the champion was evaluated on other rows and has learned from
-    fewer rows.
+    fewer rows. It also should if a tag of either version is missing or is not a number.
 
     Args:
         client: MLflow client.

@@ -24,12 +24,13 @@ layers can be read side by side."""
 
 
 def followed_flow(flow_run_id: str) -> State[str]:
-    """Return a state that stands for a flow in the argument `wait_for` of a task.
+    """Return a state with which a task can wait for a flow, in the task's argument `wait_for`.
 
-    The task then follows the flow in Prefect's graph. The result of the flow itself cannot be used
-    for this: Prefect's web pages fail to list a reference to it, and report `Invalid
+    Prefect's graph then shows an edge from the flow to the task. The flow's own result cannot be
+    used for this: Prefect's web pages fail to list a reference to it, and report `Invalid
     TaskInputResponse`. They can list a reference to a task. In the graph, the node of a flow has
-    the ID of the flow run, so a reference to a task with that ID gives the same edge.
+    the ID of the flow run. The returned state therefore claims to belong to a task run with this
+    ID.
 
     Args:
         flow_run_id: ID of the run of a flow with the same parent as the task.
@@ -48,15 +49,16 @@ def workload_flow(
 ) -> Flow[TunedWorkload]:
     """Run the steps of a workload in a Prefect flow of its own.
 
-    The steps are a generator, and the flow yields whatever they yield.
-
     Args:
-        steps: returns the generator of the steps.
+        steps: function that returns the generator of the steps.
         options: options of the run.
         task: task of the workload.
         params: parameters of the run.
         parent: MLflow run of the network.
         after: tasks that precede the flow in Prefect's graph.
+
+    Returns:
+        A generator that yields what the steps yield, and returns the tuned workload.
     """
     name = ascii_only(layer(task.names, task.workload))  # Prefect's graph draws only ASCII
 

@@ -148,8 +148,8 @@ def end_output() -> None:
     """Flush both output streams, and discard everything that is printed to standard output later.
 
     The reader of a pipe may leave at any time. Output that could not be written then stays in a
-    buffer, and threads and exit handlers may still print. The interpreter would report the failed
-    write as `Exception ignored` and change the exit status.
+    buffer, and threads and exit handlers may still print. Without this function, the interpreter
+    would report the failed write as `Exception ignored` and change the exit status.
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
@@ -187,7 +187,10 @@ def main() -> None:
 
 
 def _explain(error: Exception) -> NoReturn:
-    """Exit with a message for the user. Raise the error again if it is a defect of this program."""
+    """End the command with a message about an error. Raise the error again if it is our defect.
+
+    The exit status is 2, or 1 without a message if the reader of a pipe has left.
+    """
     if isinstance(error, BrokenPipeError):
         sys.exit(1)
     known = isinstance(error, TilewrightError)
@@ -208,7 +211,10 @@ def _is_memory_limited() -> bool:
 
 
 def _call() -> None:
-    """Run a command. Raise `KeyboardInterrupt` even if Typer turned it into an exit status."""
+    """Run a command. Raise `KeyboardInterrupt` if a signal stopped it.
+
+    Typer turns a `KeyboardInterrupt` into an exit status; this function turns it back.
+    """
     try:
         app()
     except SystemExit as end:

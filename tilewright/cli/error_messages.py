@@ -68,7 +68,15 @@ def explain_error(error: BaseException) -> str | None:
 
 
 def _missing_extra(module: str) -> str | None:
-    """Return the message about a missing package, or None if no extra installs the package."""
+    """Return a message on how to install a missing package.
+
+    Args:
+        module: name of the module that could not be imported.
+
+    Returns:
+        The message, which names the extra of Tilewright that installs the package; None if no extra
+        does.
+    """
     package = module.partition(".")[0]
     if package not in EXTRAS:
         return None

@@ -56,7 +56,10 @@ class GroupedCommands(TyperGroup):
     """A group of commands whose help text lists the commands in groups with titles."""
 
     def format_commands(self, ctx: Any, formatter: Formatter) -> None:
-        """Write one section per group, in the order in which the commands first name them."""
+        """Write one section per group of commands.
+
+        The groups appear in the order in which the commands first name them.
+        """
         shown = [(name, self.commands[name]) for name in self.list_commands(ctx)]
         shown = [(name, command) for name, command in shown if not command.hidden]
         width = formatter.width - 6 - max(len(name) for name, _ in shown)

@@ -145,7 +145,13 @@ def _offered_fields(model: type[CommandOptions], metadata: tuple[Any, ...]) -> d
 
 
 def _parameter(name: str, field: FieldInfo, model: type[CommandOptions]) -> Parameter:
-    """Convert a field of an options model to a parameter of a Typer command."""
+    """Convert a field of an options model to a parameter of a Typer command.
+
+    Args:
+        name: name of the field.
+        field: definition of the field.
+        model: options model with the field, which assigns options to groups of the help text.
+    """
     groups = model.option_groups.items()
     group = next((title for title, names in groups if name in names), None)
     option, kind = cli_option(field), _type_of(field)
@@ -198,7 +204,15 @@ def _is_list(field: FieldInfo) -> bool:
 
 
 def _default(field: FieldInfo, option: CliOption) -> Any:
-    """Return the default that Typer shows; None if only a given option is passed on."""
+    """Return the default value of an option for Typer's help text.
+
+    The result is None if the default depends on other options or is empty. The field is then set
+    only if the user gives the option.
+
+    Args:
+        field: definition of the field.
+        option: spelling of the option.
+    """
     value = default_of(field)
     if option.default is not None or value in ((), {}):
         return None
@@ -281,11 +295,14 @@ def say_remarks(target: str) -> None:
 
 
 def read_pair(text: str, flag: str) -> tuple[str, str]:
-    """Split NAME=VALUE into its two parts.
+    """Split a text such as `NAME=VALUE` into the name and the value.
 
     Args:
         text: the pair.
         flag: name of the option, for the error message.
+
+    Returns:
+        The name and the value.
 
     Raises:
         TilewrightError: the text has another form.

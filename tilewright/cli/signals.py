@@ -71,13 +71,13 @@ def stopped_status() -> int:
 
 
 def keep_count(noun: str, count: Callable[[], int]) -> None:
-    """Register what a stopped command keeps, such as trials, for its last message.
+    """Register the items that a stopped command keeps, such as trials, for its last message.
 
-    Repeating the command resumes from what is kept.
+    A repeated command resumes from these items.
 
     Args:
-        noun: name of the kept things in the singular, such as "trial".
-        count: returns their current number.
+        noun: name of an item in the singular, such as "trial".
+        count: function that returns the current number of items.
     """
     _State.kept = noun, count
 
@@ -120,13 +120,16 @@ def end_stopped() -> NoReturn:
 
 
 def run_interruptible(work: Callable[[], T]) -> T:
-    """Run compiled code that ignores Ctrl-C in a thread, and return its result.
+    """Call a function in a thread, so that Ctrl-C can end the command while compiled code runs.
 
-    The main thread only waits, so it can react to Ctrl-C. The end of the process does not wait for
-    the thread. Raises the errors of `work`, and `KeyboardInterrupt`.
+    Compiled code ignores Ctrl-C. The main thread only waits, so it can react. The end of the
+    process does not wait for the thread. Raises the errors of `work`, and `KeyboardInterrupt`.
 
     Args:
-        work: calls the compiled code.
+        work: function that calls the compiled code.
+
+    Returns:
+        The result of `work`.
     """
     results: list[T] = []
     errors: list[BaseException] = []
@@ -178,7 +181,7 @@ def _deliver_again(
 
 
 def _signal_if_lost() -> None:
-    """Send the lost signal to the main thread, which wakes up even while it waits."""
+    """Send SIGINT to the main thread if an interrupt was lost. The signal also ends a wait."""
     if _State.lost:  # unless a second Ctrl-C has replaced it
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 

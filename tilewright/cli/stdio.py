@@ -18,7 +18,7 @@ from tilewright.core.working_folder import started_in
 
 
 class ArgumentError(TilewrightError):
-    """No command can use an argument or the current folder."""
+    """An argument is not UTF-8 or names an empty folder, or the current folder cannot be used."""
 
 
 def prepare_streams() -> None:
@@ -45,9 +45,9 @@ FOLDERS = ("--out", "--root")
 
 
 def check_words(words: list[str]) -> None:
-    """Check that the arguments, the current folder and the workspace are valid UTF-8.
+    """Check that the arguments, the current folder and `TILEWRIGHT_HOME` are valid UTF-8.
 
-    Otherwise their names could not be recorded.
+    Texts that are not valid UTF-8 could not be stored in records of runs.
 
     Args:
         words: command-line arguments.

@@ -42,7 +42,7 @@ class RpcFailed(TilewrightError):
     """A call to a child process got no valid answer.
 
     Attributes:
-        kind: the reason: "died", "timeout" or "nonsense".
+        kind: the reason: "died", "timeout", or "nonsense" for an answer that is not valid.
     """
 
     kind = "died"

@@ -61,7 +61,7 @@ class Format:
 
         Args:
             place: path of the file, for the message.
-            version: version in the file, as returned by `version_in`.
+            version: version of the file's format, as returned by `version_in`.
         """
         if self.can_read(version):
             return ""
@@ -76,7 +76,7 @@ class Format:
 
         Args:
             place: path of the file, for the message.
-            version: version in the file, as returned by `version_in`.
+            version: version of the file's format, as returned by `version_in`.
         """
         why = self.mismatch(place, version)
         return why and f"{why}; {self.otherwise}"

@@ -234,7 +234,10 @@ def _as_tuple(value: Any) -> tuple[str, ...]:
 
 
 def _text(value: object) -> str:
-    """Return a value as the user would type it after its flag."""
+    """Return the value of an option as the user would type it after the flag.
+
+    Elements of lists and tables are separated by commas.
+    """
     if isinstance(value, Mapping):
         return ",".join(_pairs(value))
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)

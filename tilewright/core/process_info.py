@@ -62,7 +62,15 @@ class ProcessStamp:
 
 
 def _status(pid: int) -> tuple[str, int]:
-    """Return the state letter and the start time of a process; ("", 0) if it does not exist."""
+    """Read the state and the start time of a process from `/proc`.
+
+    Args:
+        pid: process ID.
+
+    Returns:
+        The state letter, such as "Z" for a zombie, and the start time in kernel ticks since the
+        machine was booted; ("", 0) if the process does not exist.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return fields[0], int(fields[19])

@@ -78,7 +78,13 @@ def on_one_thread() -> Iterator[None]:
 
 
 def one_thread(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function so that BLAS and OpenMP use one thread while it runs."""
+    """Return a function that calls another function while BLAS and OpenMP use one thread.
+
+    Use it as a decorator.
+
+    Args:
+        function: the function to call.
+    """
 
     @wraps(function)
     def limited(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -101,13 +107,13 @@ def _controller(interface: str) -> ThreadpoolController:
 
 @cache
 def _keeper(process: int) -> ThreadPoolExecutor:
-    """Return an executor whose single thread sets the BLAS limit of a process.
+    """Return an executor whose single thread sets and restores the BLAS limit.
 
     threadpoolctl accepts limits only from the thread that first set one, as long as that thread
     lives.
 
     Args:
-        process: process ID, the key of the cache. A forked process needs a new thread.
+        process: ID of this process, the key of the cache. A forked process needs a new thread.
     """
     return ThreadPoolExecutor(1, "blas-limit")
 
@@ -128,10 +134,13 @@ _thread = _Thread()
 
 
 def with_living_pool(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function that calls compiled code, so that it also works after a fork.
+    """Return a function that calls another function so that it also works after a fork.
 
-    If a fork has lost the threads of the caller's pool, another thread runs the function, and the
-    caller waits for it.
+    Use it as a decorator of functions that call compiled code. If a fork has lost the threads of
+    the caller's TVM thread pool, another thread runs the function, and the caller waits for it.
+
+    Args:
+        function: the function to call.
     """
 
     @wraps(function)
@@ -158,7 +167,7 @@ class PerProcess(Generic[R]):
     Several threads may use it at the same time.
 
     Args:
-        make: creates the value.
+        make: function that creates the value.
     """
 
     def __init__(self, make: Callable[[], R]) -> None:

@@ -144,7 +144,7 @@ Place: TypeAlias = Sequence[Expression]
 
 
 class _Indexed(Protocol):
-    """Properties that buffers and tensors have in common."""
+    """Shape, element type and indexing, which buffers and tensors have in common."""
 
     @property
     def shape(self) -> Sequence[SupportsInt]:
@@ -190,7 +190,7 @@ class TirBuffer(_Indexed, Protocol):
 
         Args:
             access_mask: "r" to read, "w" to write.
-            offset: offset of the first element.
+            offset: number of elements before the first element of the access.
         """
 
     def same_as(self, other: object) -> bool:

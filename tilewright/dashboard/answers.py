@@ -46,7 +46,7 @@ def answer_or_error(ask: Callable[[], Answer]) -> tuple[Answer, bool]:
     propagate.
 
     Args:
-        ask: the function.
+        ask: function that returns the data.
 
     Returns:
         The result and True. If `ask` failed, `{"error": message}` and False.
@@ -60,7 +60,15 @@ def answer_or_error(ask: Callable[[], Answer]) -> tuple[Answer, bool]:
 
 
 def list_runs(known: KnownRuns) -> Answer:
-    """Return the runs for the start page, latest first, and a description of each setting."""
+    """Return the data of the list of runs, for the start page.
+
+    Args:
+        known: the runs of the start page.
+
+    Returns:
+        The runs, latest first (`runs`); the folder of the workspace; the addresses of other pages;
+        and a description of each option of a run (`meanings`).
+    """
     rows = [run.row for run in known.runs()]
     meanings: dict[str, Json] = {
         name: field.description for name, field in TuningOptions.model_fields.items()
@@ -74,17 +82,25 @@ def list_runs(known: KnownRuns) -> Answer:
 
 
 def describe_deletion(known: KnownRuns, run_id: str) -> Answer:
-    """Return sentences for the user about what the deletion of a run would delete.
+    """Return sentences for the user about the records and files that deleting a run would delete.
 
     Raises the errors of `deletion.plan_deletion`.
+
+    Args:
+        known: the runs of the start page.
+        run_id: ID of the run.
     """
     return {"sentences": list[Json](plan_deletion(known, run_id).sentences)}
 
 
 def delete_and_describe(known: KnownRuns, run_id: str) -> Answer:
-    """Delete a run, and return sentences for the user about what was deleted.
+    """Delete a run, and return sentences for the user about what was deleted and kept.
 
     Raises the errors of `deletion.delete_run`.
+
+    Args:
+        known: the runs of the start page.
+        run_id: ID of the run.
     """
     return {"sentences": list[Json](delete_run(known, run_id).sentences)}
 
@@ -93,6 +109,9 @@ def list_comparisons(known: KnownRuns) -> Answer:
     """Return the leaderboards of all comparisons of tuners, for the start page.
 
     Each leaderboard also has the table (`rows`) and the sentence (`verdict`) that the page shows.
+
+    Args:
+        known: the runs and comparisons of the start page.
     """
     comparisons: list[Json] = [
         {"folder": str(comparison.folder), "name": comparison.folder.name, **written}
@@ -110,7 +129,7 @@ def curves(known: KnownRuns, ids: Iterable[str]) -> Answer:
 
     Args:
         known: the runs of the start page.
-        ids: IDs of the runs. Unknown IDs are ignored.
+        ids: IDs of the runs. Unknown IDs are ignored, and so are all after the first `MOST_RUNS`.
 
     Returns:
         The curves by ID of the run. If a run cannot be read, an error message replaces its curves.
@@ -123,7 +142,8 @@ def curves(known: KnownRuns, ids: Iterable[str]) -> Answer:
 def knobs(known: KnownRuns, run_id: str, workload: str) -> Answer:
     """Return the trials of a workload with their knob values, and the importance of each knob.
 
-    The importance is computed only for runs that have ended.
+    If there are more than `MOST_ROWS` trials, the fastest ones and a sample of the others are
+    returned. The importance is computed only for runs that have ended.
 
     Args:
         known: the runs of the start page.
@@ -199,14 +219,14 @@ def _times(trials: pd.DataFrame) -> NDArray[np.float64]:
 
 
 def _select_drawn(times: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Select the trials that the page draws. Of too many trials, draw the fastest and a sample.
+    """Select the trials that the page draws: all, or the fastest and a sample of the others.
 
     Args:
         times: latency of each trial in milliseconds, float array of shape (trials,); NaN for
             invalid trials.
 
     Returns:
-        Indices of the selected trials, int array of shape (n,).
+        Indices of at most `MOST_ROWS` trials, int array of shape (n,).
     """
     order = np.argsort(times, kind="stable")  # NaN last
     if len(order) <= MOST_ROWS:

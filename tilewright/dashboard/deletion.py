@@ -44,6 +44,9 @@ def plan_deletion(known: KnownRuns, run_id: str) -> Deletion:
         known: the runs of the start page.
         run_id: ID of the run.
 
+    Returns:
+        The files and records to delete, with a description for the user.
+
     Raises:
         RunUnreadable: no run has this ID.
         NotDeleted: the run is in progress, or its files may not be deleted.
@@ -119,7 +122,15 @@ def delete_run(known: KnownRuns, run_id: str) -> Deletion:
 
 
 def _holds(folder: Path, run: ListedRun) -> bool:
-    """Return whether an output directory contains the results of this run, not of another run."""
+    """Return whether the results in an output directory belong to a given run.
+
+    An output directory holds the results of its last run only. If they do not name their MLflow
+    run, the tuner, the seed and the number of trials are compared.
+
+    Args:
+        folder: the output directory.
+        run: the run.
+    """
     held = read_run(folder)
     if held is None or not run.row["tracked"]:
         return held is not None

@@ -117,7 +117,7 @@ class ThrottledValue(Generic[T]):
     The interval is at least a second. It grows with the time that reading the value takes.
 
     Args:
-        read: reads the value.
+        read: function that reads the value.
         share: minimum interval between two readings, as a multiple of the time that a reading
             takes; `SHARE` by default.
 
@@ -171,7 +171,7 @@ class KnownRuns:
 
     @property
     def client(self) -> MlflowClient | None:
-        """MLflow's client. None before the first call of `runs`, or while there is no database."""
+        """MLflow's client; None before the first call of `runs`, or if MLflow has no database."""
         return self._tracked.client
 
     def runs(self) -> list[ListedRun]:
@@ -216,7 +216,7 @@ class KnownRuns:
         """Remove a deleted run from the list. The next call of `runs` reads the changed data.
 
         Args:
-            run: the deleted run.
+            run: the run, whose records were already deleted.
         """
         with self._turn:
             self._kept.pop(run.id, None)
@@ -272,7 +272,7 @@ class KnownRuns:
 
 
 class TrackedRuns:
-    """The tuning runs that MLflow tracks in a workspace.
+    """The tuning runs that MLflow tracks in a workspace, which are cached between calls.
 
     Args:
         workspace: the workspace.
@@ -334,6 +334,9 @@ def tracked_runs(runs: Iterable[Run]) -> Iterator[ListedRun]:
 
     Args:
         runs: the MLflow runs.
+
+    Yields:
+        The runs of the start page, in the same order.
     """
     mlflow, prefect = mlflow_run_url("EXPERIMENT", "RUN"), flow_run_url("RUN")
     for run in runs:
@@ -399,7 +402,11 @@ def merge_failed(
 
 
 def _failed_run(run: FailedFlowRun, link: str) -> ListedRun:
-    """Convert a failed flow run without a tracked run to a run of the start page.
+    """Convert a failed flow run that has no run in MLflow to a run of the start page.
+
+    Args:
+        run: the flow run.
+        link: address of its page in Prefect.
 
     Raises:
         ValueError: a number or the date of the flow run cannot be parsed.
@@ -429,7 +436,14 @@ def _failed_run(run: FailedFlowRun, link: str) -> ListedRun:
 
 
 def figures_row(figures: FourFigures) -> dict[str, Json]:
-    """Return the latencies and gains of a run or a layer, by their names in `FIGURE_KEYS`."""
+    """Return the latencies in milliseconds and the gains of a run or a layer, as entries of a row.
+
+    Args:
+        figures: latencies of the fallback, the rule schedule, the tuned schedule and the bound.
+
+    Returns:
+        Numbers by their names in `FIGURE_KEYS`; None if unknown.
+    """
     row = {f"{name}_ms": milliseconds_of(seconds_of(getattr(figures, name))) for name in FIGURES}
     return {
         **row,
@@ -490,14 +504,14 @@ def _read_comparison(folder: Path, stamps: object) -> tuple[Leaderboard, ...]:
 
 
 def folder_run(folder: Path, tracked: set[str]) -> ListedRun | None:
-    """Return the run in an output directory.
+    """Return the run in an output directory, for the start page's list.
 
     Args:
         folder: output directory.
         tracked: IDs of the runs that MLflow tracks.
 
     Returns:
-        The run. None if the folder contains no run, or a run that MLflow tracks.
+        The run. None if the folder contains no readable run, or a run that MLflow tracks.
     """
     try:
         states = tuple(_stamp(folder / name) for name in (RUN, SUMMARY))
@@ -551,6 +565,11 @@ def _read_folder(
 def _command(folder: Path, held: RunFile, summary: RunSummary) -> str:
     """Return the command that repeats an untracked run.
 
+    Args:
+        folder: output directory of the run.
+        held: content of `run.json`.
+        summary: content of `summary.json`.
+
     Raises:
         TilewrightError: an option of the run is no longer valid.
     """
@@ -586,7 +605,9 @@ def _has_no_owner(folder: Path) -> bool:
 def _row(
     run_id: str, network: str, epilogue: str, layers: str, **about: object
 ) -> Mapping[str, Json]:
-    """Return a run as a row of the start page. Runs with the same `question` are comparable.
+    """Return a run as a row of the start page's list. Unknown entries are None.
+
+    The entry `question` describes what is tuned. Runs with the same question are comparable.
 
     Args:
         run_id: ID of the run.
@@ -606,7 +627,11 @@ def _row(
 
 
 def settings_of(run: Mapping[str, object]) -> tuple[object, ...]:
-    """Return the tuner, seed and trials of a row of the list or of a `run.json`."""
+    """Return the tuner, seed and number of trials of a run.
+
+    Args:
+        run: row of the start page's list, or content of a `run.json`.
+    """
     return run["tuner"], run["seed"], run["trials"]
 
 

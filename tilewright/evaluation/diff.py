@@ -40,14 +40,15 @@ errors in log2 of the latency; `V_brier` is a mean squared error of probabilitie
 
 @dataclass(frozen=True)
 class Change:
-    """Latency of a layer, or the total latency of all layers, in the two runs of a comparison.
+    """Latency of a layer, or the total latency of all layers, in the two compared runs.
 
     Attributes:
         what: name of the layer or of the total.
         unit: "cycles" or "seconds".
         a: latency in the first run; None if no schedule was valid.
         b: latency in the second run; None if no schedule was valid.
-        more: relative increase from `a` to `b`; None if a latency is unknown.
+        more: relative increase from `a` to `b`; 0.05 means 5 % slower. None if a latency is
+            unknown.
         worse: True if the second run is worse.
     """
 
@@ -61,7 +62,9 @@ class Change:
 
 @dataclass(frozen=True)
 class Pair:
-    """A quantity other than a latency in the two runs, such as the share of valid trials.
+    """Values of a quantity, such as the share of valid trials, in the two compared runs.
+
+    Latencies have a class of their own, `Change`.
 
     Attributes:
         what: name of the quantity.
@@ -226,9 +229,16 @@ def _missing_layers_text(side: Side, other: Side) -> str:
 def _change(what: str, a: RunLatency, b: RunLatency, tolerance_percent: float) -> Change:
     """Compare a latency of two runs.
 
-    With 95 % intervals in seconds for both runs, the second latency is worse if its interval lies
-    above the first interval by more than the tolerance. Otherwise the two latencies are compared. A
-    latency that is no longer known, because no trial is valid, is worse as well.
+    The latencies are compared in cycles if both runs have them, otherwise in seconds. If both runs
+    have 95 % intervals of the seconds, the second latency is worse if its interval lies above the
+    first interval by more than the tolerance. Otherwise it is worse if it is larger by more than
+    the tolerance. A latency that is no longer known, because no trial is valid, is worse as well.
+
+    Args:
+        what: name of the layer or of the total.
+        a: latency in the first run.
+        b: latency in the second run.
+        tolerance_percent: tolerated increase in percent.
     """
     unit = "cycles" if a.cycles is not None and b.cycles is not None else "seconds"
     before, after = (getattr(item, unit) for item in (a, b))
@@ -503,7 +513,7 @@ class _Validation(BaseModel):
 
 
 class _Measured(BaseModel):
-    """Fields that the entry of a workload and the entry of the total have in common."""
+    """Latencies in `summary.json`, which the entries of workloads and of the total share."""
 
     tuned_cycles: _Count | None
     tuned_seconds: _Seconds | None
@@ -531,7 +541,7 @@ class _ComparedWorkload(_Measured):
 
 
 class _Sharing(BaseModel):
-    """Settings of the task scheduler, which allocates trials to workloads."""
+    """Entry `stop_gain` of `summary.json`: how trials were shared among the workloads."""
 
     share: float
 

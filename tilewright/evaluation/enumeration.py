@@ -85,8 +85,9 @@ def _best_latency(measured: Measurements) -> Latency | None:
 def frame(space: Space, lowered: Lowered, measured: Measurements) -> pd.DataFrame:
     """Return the measurements of a space's configs as a table with one row per config.
 
-    The columns are: index, one column per knob with its value, status, failure, reason, cycles, and
-    one column per performance counter. Unknown cycles and counters are missing values.
+    The columns are: `index` (flat index of the config), one column per knob with the knob's value,
+    `status`, `failure` (error of the compiler), `reason` (of an invalid config), `cycles`, and one
+    column per performance counter. Unknown cycles and counters are missing values.
 
     Args:
         space: the search space.

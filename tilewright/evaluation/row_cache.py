@@ -26,7 +26,7 @@ class RowCache(Generic[R]):
 
     Args:
         path: the file; it need not exist.
-        kind: dataclass of a result.
+        kind: dataclass of a result, to which stored lines are converted.
         fresh: delete the stored results first.
 
     Raises:

@@ -5,8 +5,9 @@
     for check in CHECKS.values():
         check(lambda: make_explorer("mine"))
 
-Each check raises `AssertionError` with a message about the rule that the tuner breaks. The checks
-run on `ToyTarget`, whose lowering and measurements take only microseconds.
+The argument of a check is a function that creates the tuner. Each check raises `AssertionError`
+with a message about the rule that the tuner breaks. The checks run on `ToyTarget`, whose lowering
+and measurements take only microseconds.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class ToyTarget:
     features of the compiled program, and closed-form estimates.
 
     Args:
-        mood: decides which configs are valid. `mixed`: large tiles do not compile and very small
+        mood: rule for which configs are valid. `mixed`: large tiles do not compile and very small
             tiles fail at run time. `all_invalid`: every config compiles and fails at run time.
             `none_compiles`: no config compiles. `one_valid`: every config compiles, but only the
             first config computes the right result. `all_valid`: every config is valid. `all_equal`:
@@ -133,7 +134,9 @@ class ToyTarget:
 
 
 def _tiles(area: NDArray[np.float64], compiled: NDArray[np.bool_]) -> Ragged:
-    """Return the program of each config: its tile size, or an empty program if it did not compile.
+    """Return the programs of configs as a ragged array with one row per config.
+
+    The row of a config contains the size of its tile. It is empty if the config did not compile.
 
     Args:
         area: size of each config's tile, shape (n,).
@@ -144,7 +147,11 @@ def _tiles(area: NDArray[np.float64], compiled: NDArray[np.bool_]) -> Ragged:
 
 
 def is_seeded(make: Make) -> None:
-    """Check that equal seeds give equal trials, and that the explorer object keeps no state."""
+    """Check that equal seeds give equal trials, and that the tuner object keeps no state.
+
+    Args:
+        make: function that creates the tuner.
+    """
     explorer = make()
     first = _trials(_run(explorer, trials=48, seed=3))
     assert first == _trials(_run(make(), trials=48, seed=3)), "the same seed gave different trials"
@@ -163,7 +170,13 @@ def never_repeats(make: Make) -> None:
 
 
 def respects_the_space(make: Make) -> None:
-    """Check that all proposed configs lie in the space, also if the space lists its configs."""
+    """Check that all proposed configs lie in the space.
+
+    One of the checked spaces contains only listed configs.
+
+    Args:
+        make: function that creates the tuner.
+    """
     listed = tuple(range(0, 150, 3))
     rounds = _run(make(), ToyTarget(listed=listed), trials=40)
     assert set(_flat(rounds).tolist()) <= set(listed), (
@@ -196,7 +209,11 @@ def survives_failure(make: Make) -> None:
 
 
 def copes_with_one_valid_point(make: Make) -> None:
-    """Check that the tuner finds the only valid config if it may try the whole space."""
+    """Check that the tuner finds the only valid config if the budget covers the whole space.
+
+    Args:
+        make: function that creates the tuner.
+    """
     rounds = _run(make(), ToyTarget("one_valid"), trials=150)
     assert rounds[-1].best_latency is not None, "the only valid config was not tried"
 

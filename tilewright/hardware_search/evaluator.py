@@ -4,7 +4,8 @@ A measurement is one config of one layer on one machine. A config that does not 
 measurement. It costs a compilation, which is counted separately. Methods try at most `RETRIES`
 configs of a layer in a row until one compiles.
 
-A config that this search has already tried is answered from memory at no cost. Trials that an
+The flat index of a config is its position in the layer's search space, as a single integer. A
+config that this search has already tried is answered from memory at no cost. Trials that an
 interrupted run of the same search has stored are counted, but not simulated again. A search is a
 deterministic function of its seed and of the answers, so a repeated run reaches the same state.
 """
@@ -68,7 +69,7 @@ class EvaluatedPoint:
         design: the machine.
         workload: the layer.
         flat: flat index of the config.
-        found: result of the measurement.
+        found: the trial: status, latency and reason of a failure.
         metrics: metrics per call, in the order of `METRICS` for the objective of the search.
     """
 
@@ -94,8 +95,14 @@ class BudgetedEvaluator:
         trials: maximum number of measurements.
         store: store for the trials; None to keep them only in memory.
         run: name of the search in the store.
-        listen: called with each measurement.
+        listen: function that is called with each measurement.
         objective: the objective that methods minimise besides the area.
+
+    Attributes:
+        budget: maximum number of measurements.
+        spent: number of measurements so far.
+        compiled: number of compilations so far.
+        log: the measurements so far, in order.
     """
 
     def __init__(
@@ -181,9 +188,10 @@ class BudgetedEvaluator:
         tried.joules |= zip(new, np.where(measured.valid, 1e-12 * energy, np.nan), strict=True)
 
     def designs(self) -> dict[int, Design]:
-        """Return the machines that were measured, by their row in `HardwareSpace.points`.
+        """Return the machines that were measured, in the order of their first measurement.
 
-        They are in the order of their first measurement.
+        Returns:
+            The machines, by their row in `HardwareSpace.points`.
         """
         return {point.design.row: point.design for point in self.log}
 
@@ -348,7 +356,7 @@ class BudgetedEvaluator:
         return measurements_of([tried.trials[element] for element in flat])
 
     def _affordable_trials(self, trials: Sequence[Trial]) -> int:
-        """Return how many of the trials fit into the remaining budget.
+        """Return how many of the trials, counted from the first one, fit into the remaining budget.
 
         Configs that did not compile cost nothing.
 
@@ -362,6 +370,10 @@ class BudgetedEvaluator:
         """Return the stored trials of a layer on a machine, by flat index of the config.
 
         Only trials of this search are returned. Without a store, the result is empty.
+
+        Args:
+            design: the machine.
+            workload: the layer.
         """
         if self._store is None:
             return {}

@@ -92,7 +92,11 @@ class HardwareSpace:
         return every[order], areas[order]
 
     def target(self, row: int) -> Target:
-        """Return the machine in a row of `points` as a target. Targets are cached."""
+        """Return a machine of the space as a target. Targets are cached.
+
+        Args:
+            row: row of the machine in `points`.
+        """
         if row not in self._made:
             self._made[row] = self._build(self.points[row])
         return self._made[row]
@@ -137,16 +141,20 @@ class HardwareSpace:
 
 
 def area_of(target: Target) -> float:
-    """Return the area of a machine, relative to the stock machine, whose area is 1."""
+    """Return the area of a machine, relative to the stock machine, whose area is 1.
+
+    Args:
+        target: the machine.
+    """
     return cast(HasArea, target).area()["relative"]  # `HardwareSpace` has checked this
 
 
 def _restrict_space(space: Space, bounds: Mapping[str, tuple[int, int]]) -> Space:
-    """Return a space with only the knob values that lie within bounds.
+    """Return a copy of a space that has only the knob values within the given bounds.
 
     Args:
         space: the space.
-        bounds: lowest and highest value of knobs, by name of the knob.
+        bounds: lowest and highest value of knobs, by name of the knob. Other knobs keep all values.
 
     Raises:
         ImpossibleHardware: a knob does not exist or has no value left.

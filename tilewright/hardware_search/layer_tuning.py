@@ -43,7 +43,14 @@ class BudgetedRunner(LocalRunner):
         self._evaluator, self._design = evaluator, design
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
-        """Execute a tuning step. Lowering and measuring count towards the budget."""
+        """Execute a tuning step and return its result.
+
+        Lowering and measuring go through the evaluator and count towards the budget.
+
+        Args:
+            step: the step.
+            *given: arguments of the step.
+        """
         mine: dict[object, Callable[..., Any]] = {
             round_steps.lower_and_choose: self._lower,
             round_steps.measure_batch: self._measure,
@@ -162,6 +169,6 @@ class LayerTuning:
 
 
 def _alpha_option(tuner: str) -> dict[str, object]:
-    """Return `ALPHA` as the tuner's option `alpha`; empty if the tuner has no such option."""
+    """Return the option `alpha` with the value `ALPHA`; empty if the tuner has no such option."""
     known = registered_tuners().get(tuner)
     return {"alpha": ALPHA} if known is not None and "alpha" in known.options.model_fields else {}

@@ -88,7 +88,14 @@ def estimated_metrics(
 
 
 def least_joules(design: Design) -> Floats:
-    """Return a lower bound on the energy of each layer in joules per call, shape (layers,)."""
+    """Return a lower bound on the energy of each layer of a machine.
+
+    Args:
+        design: the machine.
+
+    Returns:
+        Joules per call, float array of shape (layers,); 0 if the machine has no energy model.
+    """
     knows = capability(design.target, HasEnergy)
     if knows is None:
         return np.zeros(len(design.layers))
@@ -100,12 +107,13 @@ def scale_to_latency(
 ) -> Floats:
     """Scale costs to the magnitude of latencies, so that a tuner can minimise them as latencies.
 
-    The lower bound of the cost is mapped to the lower bound of the layer's latency.
+    The costs are multiplied by a factor that maps the lower bound of the cost to the lower bound of
+    the layer's latency.
 
     Args:
         target: the machine.
         workload: the layer.
-        objective: the objective that the costs are values of.
+        objective: the objective whose values are the costs.
         costs: cost per call, float array of shape (n,).
 
     Returns:
@@ -123,9 +131,9 @@ def scale_to_latency(
 def estimate_objective(
     target: Target, workload: Workload, configs: Configs, objective: Objective
 ) -> Features:
-    """Return the target's closed-form estimates for configs, with the objective as the latency.
+    """Return the target's closed-form estimates, with the objective in place of the latency.
 
-    A tuner that minimises estimated latency then minimises the objective.
+    A tuner that minimises the estimated latency then minimises the objective.
 
     Args:
         target: the machine.
@@ -147,6 +155,13 @@ def estimate_objective(
 
 
 def _seconds_a_unit(target: Target, workload: Workload) -> float:
-    """Return the seconds per unit of estimated latency: per cycle, or 1 if the unit is seconds."""
+    """Return the factor that converts the target's estimated latencies to seconds.
+
+    It is the duration of a cycle, or 1 if the estimates are in seconds.
+
+    Args:
+        target: the machine.
+        workload: the layer.
+    """
     least = bound_of(target, workload)
     return 1.0 if least is None or least.cycles < 0 else least.seconds / least.cycles

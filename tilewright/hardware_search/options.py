@@ -18,7 +18,7 @@ _LONGEST_NAME = 60  # maximum length of the default folder's name
 
 
 def _with_methods(schema: dict[str, Any]) -> None:
-    """Add the registered methods to a JSON schema, as the choices of a form's field."""
+    """Add the names of the registered search methods to a JSON schema, as choices of a field."""
     from tilewright.hardware_search.methods import method_names
 
     schema["enum"] = list(method_names())
@@ -93,7 +93,11 @@ class CodesignOptions(CommandOptions):
     @field_validator("bounds", mode="before")
     @classmethod
     def _one_value(cls, bounds: Any) -> Any:
-        """Use a single value of a bound as both its lower and its upper limit."""
+        """Convert a bound with a single value to an equal lower and upper limit.
+
+        Args:
+            bounds: values by name of the hardware knob, as given by the user.
+        """
         if not isinstance(bounds, dict):
             return bounds
         return {k: v * 2 if isinstance(v, tuple) and len(v) == 1 else v for k, v in bounds.items()}
@@ -114,7 +118,13 @@ class CodesignOptions(CommandOptions):
         return printable(as_typed(", ".join(self.networks)))
 
     def default_value(self, name: str) -> Any:
-        """Return the default of an option. The default of `out` depends on the other options."""
+        """Return the default of an option.
+
+        The default of `out` depends on the other options.
+
+        Args:
+            name: name of the option.
+        """
         if name == "out" and self.out:
             return str(self.model_copy(update={"out": ""}).folder)
         return super().default_value(name)

@@ -84,7 +84,7 @@ def describe_search(options: CodesignOptions) -> dict[str, Json]:
 
 
 def identity(options: CodesignOptions) -> str:
-    """Return the name of a search in the trial store: a digest of `describe_search`."""
+    """Return the name under which a search is stored: a digest of `describe_search`."""
     return f"codesign-{digest(canonical(describe_search(options)))[:24]}"
 
 
@@ -177,7 +177,7 @@ def forget_specs(folder: Path, kept: Collection[str] = ()) -> None:
 
     Args:
         folder: output directory of the run.
-        kept: names of machines whose files are kept.
+        kept: names of machines whose files are not removed.
 
     Raises:
         OSError: a file cannot be removed.
@@ -219,7 +219,11 @@ def _machines(folder: Path) -> list[str]:
 
 
 def _network(text: str) -> dict[str, Json]:
-    """Return the identity of a network: its name and, for a file, the digest of the content."""
+    """Return the name of a network, and the digest of its content if it is a file.
+
+    Args:
+        text: the network, as the user wrote it.
+    """
     result = origin_of(text)
     return {"name": result["name"], "digest": result["digest"]}
 
@@ -233,7 +237,15 @@ def _read_run_file(folder: Path) -> dict[str, Json] | None:
 
 
 def _refuse_another(options: CodesignOptions, held: dict[str, Json]) -> None:
-    """Raise `FolderTaken` if the run in the output directory is not the run of the options."""
+    """Check that the run in an output directory is the run of the options.
+
+    Args:
+        options: options of the run.
+        held: content of `run.json` in the output directory.
+
+    Raises:
+        FolderTaken: the directory contains other results. The message names the differences.
+    """
     if held.get("kind") != KIND:
         raise FolderTaken(f"{options.folder} contains another kind of results (run.json); {_STEP}")
     if refusal := CODESIGN.refusal(options.folder / RUN, CODESIGN.version_in(held)):

@@ -44,7 +44,7 @@ class JudgedFront:
 
     @property
     def point(self) -> tuple[float, float]:
-        """Area and latency of the machine. The latency is in seconds, summed over the networks."""
+        """Area, relative to the stock machine, and latency in seconds, summed over the networks."""
         return self.design.area, self.latency
 
     def cost(self, objective: Objective) -> float:
@@ -201,7 +201,7 @@ def reference_of(problem: CodesignProblem, objective: Objective = "latency") -> 
     """Return the reference point up to which the hypervolumes of a problem are measured.
 
     Its area is the budget. Its objective is four times the lower bound of the objective on the
-    smallest machine that can run all layers.
+    smallest machine that can run all layers. If no machine can run all layers, its objective is 1.
 
     Args:
         problem: the co-design problem.

@@ -123,11 +123,11 @@ class CodesignProblem:
     Args:
         networks: the networks by name.
         hardware: the machines to choose from.
-        epilogue: which post-operations are fused into the layers.
+        epilogue: mode that determines which post-operations are fused into the layers.
         max_waste: a layer runs on the accelerator only if at most this fraction of its
             multiplications are with padding zeros.
-        measured_on: function that returns the target that lowers and measures batches for a
-            machine, for example its counterpart that uses a cluster.
+        measured_on: function that takes a machine and returns the target that lowers and measures
+            its batches, for example the machine's counterpart that uses a cluster.
     """
 
     def __init__(
@@ -158,7 +158,11 @@ class CodesignProblem:
         _ = self.hardware.points
 
     def design(self, row: int) -> Design:
-        """Return the machine in a row of `hardware.points`, with the workloads of the networks."""
+        """Return a machine with the workloads of the networks. Machines are cached.
+
+        Args:
+            row: row of the machine in `hardware.points`.
+        """
         if row not in self._designs:
             self._designs[row] = self._make_design(row)
         return self._designs[row]
@@ -188,7 +192,11 @@ class CodesignProblem:
 def least_seconds(design: Design) -> float:
     """Return a lower bound on the seconds of one inference of each network, summed over networks.
 
-    It is infinite if the machine cannot run a layer.
+    Args:
+        design: the machine.
+
+    Returns:
+        The lower bound; infinite if the machine cannot run a layer.
     """
     try:
         return float(design.seconds(design.bounds).sum())

@@ -65,7 +65,11 @@ class ProgressCount:
         self._now = SearchProgress(0, 0, np.inf, 0, 0.0)
 
     def add(self, measured: EvaluatedPoint) -> SearchProgress:
-        """Add a measurement, and return the progress after it."""
+        """Add a measurement, and return the progress after it.
+
+        Args:
+            measured: the measurement.
+        """
         design, key, now = measured.design, measured.workload.id, self._now
         seconds = self._seconds.setdefault(design.row, {})
         metrics = self._metrics.setdefault(design.row, {})

@@ -45,11 +45,11 @@ CLOCKS = {
 
 @dataclass(frozen=True)
 class ProvenLayer:
-    """The best schedule of a layer on a machine. It was lowered and measured again as a check.
+    """The best schedule of a layer on a machine, which was lowered and measured again as a check.
 
     Attributes:
         layer: the layer.
-        knobs: knob values of the schedule.
+        knobs: knob values of the schedule, by name.
         cycles: cycles per call.
         seconds: seconds per call.
         counters: hardware counters of one call.
@@ -76,7 +76,7 @@ class ProvenDesign:
     """A machine on the Pareto front whose schedules were all lowered and measured again.
 
     Attributes:
-        judged: the machine with its costs.
+        judged: the machine, its best schedules and their costs.
         layers: its layers with their schedules.
     """
 
@@ -328,7 +328,7 @@ class CodesignSummary(TypedDict):
 
 
 class Beaten(NamedTuple):
-    """A machine that is not on the Pareto front although all its layers were measured.
+    """A completely measured machine that is not on the Pareto front, because another one beats it.
 
     Attributes:
         name: name of the machine.
@@ -426,7 +426,11 @@ def outcome_of(
 
 
 def _best_machine(proven: Sequence[ProvenDesign]) -> Best | None:
-    """Return the machine with the lowest objective, which is the last on the front, or None."""
+    """Return the machine on the Pareto front with the lowest objective; None for an empty front.
+
+    Args:
+        proven: the machines on the front, by ascending area. The last one has the lowest objective.
+    """
     if not proven:
         return None
     result = proven[-1].judged
@@ -466,6 +470,9 @@ def spec_file(row: FrontRow) -> bytes:
     """Return the content of a machine's specification file, in the format of `--target`.
 
     The field `source` describes the origin of the machine and the area model.
+
+    Args:
+        row: entry of the machine in `front.json`.
     """
     source = f"tilewright codesign; area {row['area']:.4f}, {AREA_MODEL}"
     return output_folder.pretty_json({**row["spec"], "source": source})
@@ -511,7 +518,12 @@ def trials_frame(problem: CodesignProblem, evaluator: BudgetedEvaluator) -> pd.D
 
 
 def _knobs(problem: CodesignProblem, design: Design) -> dict[str, int]:
-    """Return the values of a machine's hardware knobs, by name."""
+    """Return the values of a machine's hardware knobs, by name.
+
+    Args:
+        problem: the co-design problem, which has the hardware space.
+        design: the machine.
+    """
     hardware = problem.hardware
     return hardware.space.describe(hardware.points[design.row].tolist())
 

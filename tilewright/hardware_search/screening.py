@@ -88,7 +88,11 @@ class Screening:
         self._found |= {design.row: item for design, item in zip(designs, minima, strict=True)}
 
     def _order(self, design: Design) -> tuple[Any, ...]:
-        """Return the arguments of `screen_layers` for a machine, except for the target."""
+        """Return the arguments of `screen_layers` for a machine, except for the target.
+
+        Args:
+            design: the machine.
+        """
         spent = least_joules(design) if self._objective != "latency" else design.bounds
         layers = [layer.workload.to_json() for layer in design.layers]
         return layers, spent.tolist(), self._sample, self._seed, design.row, self._objective
@@ -141,7 +145,7 @@ def screen_machine(target: Mapping[str, Json], *order: Any) -> NDArray[np.float6
         order: the arguments of `screen_layers` after the target.
 
     Returns:
-        The result of `screen_layers`, or a message why this worker cannot screen the machine.
+        The result of `screen_layers`, or an error message if this worker cannot screen the machine.
     """
     try:
         return screen_layers(target_of(target), *order)
@@ -181,7 +185,21 @@ def _least_metrics(
     target: Target, workload: Workload, joules: float, sample: int, rng: np.random.Generator,
     objective: Objective,
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Estimate the metrics of a layer's best schedule, float array of shape (metrics,)."""
+    """Estimate the metrics of a layer's best schedule.
+
+    Args:
+        target: the machine.
+        workload: the layer.
+        joules: lower bound on the energy in joules per call.
+        sample: number of random schedules to estimate; all of them in a smaller space.
+        rng: random generator.
+        objective: the objective by which schedules are compared.
+
+    Returns:
+        Metrics per call, float array of shape (metrics,), at least the lower bounds. They are
+        infinite if the machine cannot run the layer or no schedule fits, and the lower bounds if
+        the target has no estimates.
+    """
     estimates, metrics = capability(target, Estimates), METRICS[objective]
     try:
         space = target.space(workload)

@@ -110,7 +110,7 @@ def search_designs(
         options: options of the run.
         problem: the co-design problem.
         store: store for the trials.
-        listen: called with the progress after each measurement.
+        listen: function that is called with the progress after each measurement.
 
     Returns:
         The evaluator, which holds all measurements.
@@ -130,9 +130,10 @@ def search_designs(
 
 
 def nothing_whole(evaluator: BudgetedEvaluator) -> str:
-    """Return the error message for a search that ends without a complete machine.
+    """Return the error message for a search that found no machine on which all layers are valid.
 
-    A machine is complete if every layer has a valid trial.
+    Args:
+        evaluator: the measurements of the search. The message depends on whether budget is left.
     """
     layers = min((len(design.layers) for design in evaluator.designs().values()), default=0)
     step = "repeat the command with more --trials"
@@ -154,7 +155,7 @@ def log_parameters(options: CodesignOptions, problem: CodesignProblem, emit: Lis
     Args:
         options: options of the run.
         problem: the co-design problem.
-        emit: called with a `Prepared` event.
+        emit: function that is called with a `Prepared` event.
 
     Raises:
         OSError: the folder cannot be written.

@@ -68,7 +68,8 @@ def _measure_and_correct(
 ) -> int:
     """Measure the best schedule of a layer again, and correct the stored trials if it differs.
 
-    If the trial of the best schedule is right, the other trials of the layer are not checked.
+    If the best schedule's trial is reproduced, the other trials of the layer are not checked.
+    Otherwise, all trials of the layer are measured again.
 
     Args:
         evaluator: the measurements of the search.
@@ -77,7 +78,7 @@ def _measure_and_correct(
         flat: flat index of the best schedule.
 
     Returns:
-        The number of stored trials that were wrong.
+        The number of stored trials that were wrong and have been corrected.
     """
     tried = evaluator.layer_trials(design, layer.workload)
     if _holds(design, tried.trials[flat], _measured_again(design, layer, [flat])[0]):
@@ -93,9 +94,14 @@ def _measure_and_correct(
 
 
 def _holds(design: Design, claimed: Trial, trial: Trial) -> bool:
-    """Return whether a new trial reproduces the latency of a stored trial.
+    """Return whether a repeated measurement reproduces the latency of a stored trial.
 
     If either latency is unknown, both trials must have the same status.
+
+    Args:
+        design: the machine.
+        claimed: the stored trial.
+        trial: the new trial of the same config.
     """
     before, now = latency_of_trial(claimed), latency_of_trial(trial)
     if before is None or now is None:

@@ -76,6 +76,9 @@ def _programs(manifest: Mapping[str, Json], out: Path) -> list[str]:
 def accuracy_lines(accuracy: Mapping[str, Json]) -> list[str]:
     """Return lines about the error of a network's outputs relative to the reference.
 
+    The reference is the outputs of the source model, which another program such as onnxruntime
+    computed on sample inputs.
+
     Args:
         accuracy: the entry `accuracy` of an artifact's `manifest.json`.
 
@@ -135,7 +138,11 @@ def _accuracy(manifest: Mapping[str, Json]) -> list[str]:
 
 
 def _left_to_others(manifest: Mapping[str, Json]) -> list[str]:
-    """Return lines about the CPU's operators and whether a board can run the network alone."""
+    """Return lines about the operators on the CPU, and whether a board can run the network alone.
+
+    Args:
+        manifest: content of the artifact's `manifest.json`.
+    """
     islands = as_list(manifest["cpu"])
     names = [
         as_text(as_object(operator)["operator"]) or "?"

@@ -76,14 +76,14 @@ class PlotAxis:
 
 @dataclass(frozen=True)
 class PlotLine:
-    """Line of a machine's table on the co-design page, for one layer.
+    """Line of a machine's table on the co-design page: one layer and its share of the time.
 
     Attributes:
         title: name of the workload.
         where: operators of the networks that run the workload.
         row: entry of the layer in `front.json`.
         calls: calls of the layer in one inference of each network, summed over the networks.
-        width: time of the layer, relative to the slowest layer of the machine.
+        width: length of the layer's bar: its time relative to the slowest layer of the machine.
     """
 
     title: str
@@ -101,7 +101,7 @@ class PlotLine:
 
 @dataclass(frozen=True)
 class PlottedMachine:
-    """A machine on the Pareto front, in the form in which the co-design page shows it.
+    """A machine on the Pareto front, with its position in the picture and its slowest layers.
 
     Attributes:
         row: entry of the machine in `front.json`.
@@ -110,7 +110,7 @@ class PlottedMachine:
         milliseconds: latency of one inference of each network, summed over the networks.
         lines: the slowest layers.
         rest: number of layers that are not in `lines`.
-        rest_share: fraction of the time that these other layers take.
+        rest_share: fraction of the time that the layers outside of `lines` take.
     """
 
     row: FrontRow
@@ -154,7 +154,10 @@ def front_page(outcome: CodesignOutcome) -> bytes:
 
 
 def _axes(outcome: CodesignOutcome) -> tuple[PlotAxis, PlotAxis]:
-    """Return the axes of the picture: area (horizontal) and latency in ms (vertical)."""
+    """Return the axes of the picture: area (horizontal, linear) and latency in ms (vertical, log).
+
+    The axes cover all completely measured machines, whether or not they are on the Pareto front.
+    """
     areas = [row["area"] for row in outcome.front] + [item.area for item in outcome.beaten]
     times = [_total(row) for row in outcome.front]
     times += [item.milliseconds for item in outcome.beaten]
@@ -225,7 +228,14 @@ def run_note(options: CodesignOptions, flow_page: str) -> str:
 
 
 def front_rows(outcome: CodesignOutcome) -> list[Row]:
-    """Return the Pareto front as a table with one row per machine, by ascending area."""
+    """Return the Pareto front as a table with one row per machine, by ascending area.
+
+    The columns are the machine's name and area, the latency of each network in ms, the activity
+    that takes the most cycles, and the share of each activity.
+
+    Args:
+        outcome: the results of the run.
+    """
     networks = outcome.summary["networks"]
     return [
         {

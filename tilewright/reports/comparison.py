@@ -29,6 +29,9 @@ def invalid_note(rows: Sequence[LeaderboardRow]) -> str:
 
     The sentence also states how many of the invalid trials came before the goal was reached. It is
     shown below the leaderboard, because the share of invalid trials alone does not rank tuners.
+
+    Args:
+        rows: rows of the leaderboard.
     """
     message = ", ".join(
         f"{row.tuner} {percent(row.invalid_share or 0.0)} ({count(row.invalid_to_goal or 0.0)})"
@@ -47,11 +50,11 @@ _WORST_SHOWN = 1.0  # regret from which a cell has the darkest red
 
 @dataclass(frozen=True)
 class HeatCell:
-    """Coloured cell of a heat map: a number of one tuner on one workload.
+    """Coloured cell of a heat map: the result of one tuner on one workload.
 
     Attributes:
-        text: the number as text.
-        best: True if no other tuner has a better number on this workload.
+        text: the result as text.
+        best: True if no other tuner has a better result on this workload.
         ground: background colour as `#rrggbb`.
         ink: text colour as `#rrggbb`.
     """
@@ -155,6 +158,9 @@ def _regret_warmth(regret: float) -> float:
     """Return the position of a regret on the colour scale, from 0 (good) to 1 (bad).
 
     The scale is logarithmic. Regrets of at least `_WORST_SHOWN` are at 1.
+
+    Args:
+        regret: the regret: how much slower the best schedule is than the optimum; 0.05 means 5 %.
     """
     low = np.log(FLOOR)
     return float((np.log(max(regret, FLOOR)) - low) / (np.log(_WORST_SHOWN) - low))
@@ -224,7 +230,14 @@ def report(comparison: Comparison) -> bytes:
 
 
 def _options(plan: ComparisonPlan) -> list[tuple[str, str]]:
-    """Return each tuner's label, with the values of all its options including defaults."""
+    """Return the options of each tuner, including defaults, for the report.
+
+    Args:
+        plan: plan of the comparison.
+
+    Returns:
+        Pairs of the tuner's label and its options as text.
+    """
     return [
         (
             config.label,

@@ -139,10 +139,10 @@ def invalid_trials(results: Results) -> Markup:
 
 
 def attempts(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
-    """Draw how many configs a run compiles, as one stacked bar per tuner.
+    """Draw what became of the configs of a run, as one stacked bar per tuner.
 
-    The parts of a bar are valid trials, invalid trials, configs that compiled but did not become
-    trials, and configs that did not compile. All numbers are means over the runs.
+    The parts of a bar are valid trials, invalid trials, configs that compiled but were not
+    measured, and configs that did not compile. All numbers are means over the runs.
 
     Args:
         results: results of the runs as arrays.
@@ -193,9 +193,10 @@ def seconds(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
 
 
 def _curve(axes: Axes, regret: Floats, style: LineStyle) -> None:
-    """Draw the median regret over the number of trials, and its 95 % interval over seeds as a band.
+    """Draw the median regret over the number of trials, and its 95 % interval as a band.
 
-    The curve begins where at least half of the seeds have found a valid schedule.
+    The median and the interval are over seeds. The curve begins where at least half of the seeds
+    have found a valid schedule.
 
     Args:
         axes: axes on which to draw.
@@ -253,18 +254,25 @@ def _rows_figure(rows: Sequence[LeaderboardRow], height: float = 0.36) -> tuple[
 
 
 def _whisker(axes: Axes, place: int, ends: Sequence[float] | Floats, colour: str) -> None:
-    """Draw an interval as a thick horizontal line, and its median as a dot."""
+    """Draw an interval as a thick horizontal line, and its median as a dot.
+
+    Args:
+        axes: axes on which to draw.
+        place: vertical position.
+        ends: lower end, median and upper end.
+        colour: colour of the line and the dot.
+    """
     low, middle, high = ends
     axes.plot([low, high], [place, place], color=colour, lw=2.4, solid_capstyle="round")
     axes.scatter(middle, place, s=38, color=colour, zorder=3, lw=0)
 
 
 def _ends(row: LeaderboardRow, name: str) -> Floats:
-    """Return the median and the interval of a leaderboard field; infinite if it is unknown.
+    """Return the median and the 95 % interval of a tuner's result; infinite if it is unknown.
 
     Args:
         row: row of a tuner in the leaderboard.
-        name: name of the field in `LeaderboardRow`.
+        name: name of the result: a field of `LeaderboardRow`.
 
     Returns:
         Lower end, median and upper end, float array of shape (3,).
@@ -276,7 +284,13 @@ def _ends(row: LeaderboardRow, name: str) -> Floats:
 
 
 def _shown(regret: Floats) -> Floats:
-    """Limit regrets to the range that is drawn."""
+    """Limit regrets to the range of the vertical axis.
+
+    Infinite regrets, from runs without a valid schedule, are drawn at its upper end.
+
+    Args:
+        regret: regrets, float array of any shape.
+    """
     return np.clip(regret, FLOOR, _CEILING)
 
 

@@ -19,7 +19,7 @@ from tilewright.reports.markdown import (
 from tilewright.reports.number_format import UNKNOWN, integer_text, milliseconds, percent
 
 MARK = "worse"
-"""Text that marks values that are worse."""
+"""Mark in the tables for a value that is worse in the second run."""
 _MODELS = {
     "P_rmse": "error of P, log2",
     "A_rmse": "error of A, log2",
@@ -47,7 +47,14 @@ def change_text(change: Change) -> str:
 
 
 def latency_rows(verdict: DiffVerdict) -> list[Row]:
-    """Return a table of the latencies in both runs: one row per layer and one for the total."""
+    """Return a table of the latencies in both runs: one row per layer and one for their total.
+
+    The columns are the layer, the latencies of the runs A and B, the relative change, and a mark if
+    B is worse.
+
+    Args:
+        verdict: result of comparing the two runs.
+    """
     unit = "cycles" if verdict.total.unit == "cycles" else "ms"
     rows = []
     for workload in (*verdict.workloads, verdict.total):
@@ -64,7 +71,14 @@ def latency_rows(verdict: DiffVerdict) -> list[Row]:
 
 
 def figure_rows(verdict: DiffVerdict) -> list[Row]:
-    """Return a table of the share of valid trials and of each model's error in both runs."""
+    """Return a table of the share of valid trials and of each cost model's error in both runs.
+
+    The columns are the name of the quantity, its values in the runs A and B, and a mark if B is
+    worse.
+
+    Args:
+        verdict: result of comparing the two runs.
+    """
     return [
         {
             "figure": _MODELS.get(model.what, model.what),

@@ -69,7 +69,8 @@ class WorkloadLine:
         trials: number of trials.
         valid_share: fraction of valid configs in the workload's search space.
         accuracy: accuracy of the models on configs that were never tried.
-        vetoed: fractions of the valid configs that Model V would wrongly reject.
+        vetoed: fractions of the valid configs that Model V, which predicts validity, would wrongly
+            reject.
     """
 
     name: str
@@ -158,7 +159,11 @@ def _encoded(parts: dict[str, bytes]) -> dict[str, str]:
 
 
 def method(model: ModelSummary) -> str:
-    """Describe how the influences of features on a model were computed."""
+    """Return how the influences of features on a model were computed: exactly or by sampling.
+
+    Args:
+        model: influence of features on the model.
+    """
     return "exact tree SHAP, computed by the library" if model.exact else "sampled Shapley values"
 
 
@@ -180,7 +185,7 @@ _VALUES = LinearSegmentedColormap.from_list("values", ["#2f5d9b", "#c9ced3", "#c
 _TICKS = 5  # maximum number of ticks on an axis of cycles
 _MARGIN = 6  # pixels around each cropped diagram
 JUDGED = {"random configs": "#5b7fa6", "trials, before the models were trained on them": ACCENT}
-"""Data sets on which models are evaluated, and the colours of their dots."""
+"""Sets of configs on which models are evaluated, each with the colour of its dots."""
 
 
 @dataclass(frozen=True)
@@ -413,7 +418,16 @@ def _predictions(axes: Axes, explained: Sequence[Explained], role: str) -> None:
 
 
 def _datasets_of(explained: Sequence[Explained]) -> list[tuple[list[JudgedWorkload], str]]:
-    """Return the two data sets on which models are evaluated, each with its colour."""
+    """Return the two sets of predictions on which models are evaluated, each with its colour.
+
+    One set is for random configs that the run never tried, the other for the run's own trials.
+
+    Args:
+        explained: explanation of each workload.
+
+    Returns:
+        Pairs of the predictions, one entry per workload, and the colour of their dots.
+    """
     unseen, before = JUDGED.values()
     return [
         ([explanation.unseen for explanation in explained], unseen),
@@ -422,7 +436,12 @@ def _datasets_of(explained: Sequence[Explained]) -> list[tuple[list[JudgedWorklo
 
 
 def _unit(explained: Sequence[Explained], role: str) -> str:
-    """Return a description of the quantity that the influences on a model change."""
+    """Return the name of the quantity that a model predicts, for the axis of its Shapley values.
+
+    Args:
+        explained: explanation of each workload.
+        role: the model: "P", "V" or "A".
+    """
     if role != "V":
         return "predicted log2 cycles"
     exact = all(

@@ -27,8 +27,8 @@ class Box:
         name: name of the layer.
         title: the layer's workload as text.
         cycles: cycles of the layer by itself.
-        width: cycles of the layer relative to the layer with the most cycles.
-        decisions: the fusion decisions about the layer's operators.
+        width: width of the box: cycles of the layer relative to the layer with the most cycles.
+        decisions: the decisions whether to fuse the layer's operators.
     """
 
     name: str
@@ -40,11 +40,11 @@ class Box:
 
 @dataclass(frozen=True)
 class FusionLine:
-    """A curve on the fusion page that connects a layer with another layer that reads its result.
+    """A curve on the fusion page from a layer to a layer that reads its result.
 
     Attributes:
         path: the curve, as the `d` attribute of an SVG path.
-        near: True if the reading layer comes directly after the layer that it reads.
+        near: True if the reading layer is drawn directly below the layer that it reads.
     """
 
     path: str
@@ -52,7 +52,7 @@ class FusionLine:
 
 
 def fusion_page(network: str, target: str, said: FusionSummary, file: Mapping[str, Json]) -> bytes:
-    """Render the HTML page that shows which operators of a network run together.
+    """Render the HTML page that shows which operators of a network are fused, and what that saves.
 
     Args:
         network: name of the network.

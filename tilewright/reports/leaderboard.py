@@ -35,14 +35,14 @@ RIVALS = 3
 
 @dataclass(frozen=True)
 class TableCell:
-    """Cell of a leaderboard: one number of one tuner, as text.
+    """Cell of a leaderboard: a tuner's result in one column, as text.
 
     Attributes:
-        text: the number.
-        best: True if no other tuner has a better number in this column.
+        text: the result.
+        best: True if no other tuner has a better result in this column.
         around: the 95 % interval; empty if both ends have the same text or the column shows no
             intervals.
-        bound: True if the number is only a lower bound.
+        bound: True if the result is only a lower bound.
     """
 
     text: str
@@ -85,7 +85,8 @@ class _Figure:
         field: name of the field in `LeaderboardRow` that the column shows.
         form: function that converts a number to text.
         good: `LOW` if low numbers are better, `HIGH` if high numbers are better, or `NEITHER`.
-        bounded: True if the number is only a lower bound when a run did not reach the goal.
+        bounded: True if the number is only a lower bound for a tuner with runs that did not reach
+            the goal.
         exact: True if the column shows no intervals.
         inline: True if plain-text tables also show the intervals of this column.
     """
@@ -189,12 +190,12 @@ def _cells(figure: _Figure, board: Leaderboard) -> list[TableCell]:
 
 
 def _interval(name: str, row: LeaderboardRow, board: Leaderboard) -> ConfidenceInterval | None:
-    """Return the median and the interval of a tuner's field, or None if the field is unknown.
+    """Return the median and the 95 % interval of a tuner's result, or None if it is unknown.
 
     For a tuner that found no valid schedule, the regret is infinite and not unknown.
 
     Args:
-        name: name of the field in `LeaderboardRow`.
+        name: name of the result: a field of `LeaderboardRow`.
         row: row of the tuner.
         board: leaderboard of the tuner.
     """
@@ -205,7 +206,11 @@ def _interval(name: str, row: LeaderboardRow, board: Leaderboard) -> ConfidenceI
 
 
 def _mark(baseline: str) -> str:
-    """Return the mark for gains over a baseline: "~" unless the baseline is exact."""
+    """Return the mark "~" for gains over an inexact baseline; "" for the rule or the optimum.
+
+    Args:
+        baseline: name of the schedules that gains are relative to.
+    """
     return "" if baseline in (RULE, OPTIMUM) else "~"
 
 
@@ -234,7 +239,13 @@ def verdict(board: Leaderboard) -> str:
 
 
 def _distance_verdict(board: Leaderboard) -> str:
-    """Return sentences about how close to the optimum the best tuner came, and how fast."""
+    """Return sentences about how close to the optimum the best tuner came, after how many trials.
+
+    The next tuners are mentioned for comparison.
+
+    Args:
+        board: leaderboard of a comparison on workloads, whose optimum is known.
+    """
     best, *others = board.tuners
     trials = best.trials_to_goal or 0.0
     text = (

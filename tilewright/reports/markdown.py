@@ -33,7 +33,12 @@ def code(text: str) -> str:
 
 
 def block(text: str, language: str) -> str:
-    """Return a code block, or "" for an empty text."""
+    """Return a text as a code block, or "" for an empty text.
+
+    Args:
+        text: content of the block.
+        language: language for syntax highlighting, such as "sh".
+    """
     if not text:
         return ""
     text = printable(text, keep="\n")
@@ -46,14 +51,17 @@ def _longest_run(text: str) -> int:
 
 
 def paragraphs(*parts: str) -> str:
-    """Join paragraphs by empty lines, and leave out empty ones."""
+    """Join texts to a Markdown document with empty lines between them. Empty texts are left out."""
     return "\n\n".join(part for part in parts if part)
 
 
 def markdown_table(rows: Sequence[Row]) -> str:
-    """Return a table of rows with equal headings.
+    """Return a Markdown table with one line per row.
 
     All columns except the first are right-aligned.
+
+    Args:
+        rows: cells by heading, at least one row. All rows have the same headings.
     """
     heads = list(rows[0])
     lines = [heads, ["---"] + ["---:"] * (len(heads) - 1)]
@@ -62,13 +70,17 @@ def markdown_table(rows: Sequence[Row]) -> str:
 
 
 def with_known(rows: Sequence[Row]) -> list[Row]:
-    """Remove the columns of a table that are empty in every row."""
+    """Return a table without the columns that are empty in every row.
+
+    Args:
+        rows: cells by heading. All rows have the same headings.
+    """
     known = [head for head in rows[0] if any(row[head] for row in rows)] if rows else []
     return [{head: row[head] for head in known} for row in rows]
 
 
 def mark_text(mark: str, text: str) -> str:
-    """Put a mark, such as `~`, in front of a text, unless the text is empty."""
+    """Return a text with a mark, such as `~`, in front of it; "" for an empty text."""
     return mark + text if text else ""
 
 

@@ -82,12 +82,16 @@ def speedup(before: float | None, after: float | None) -> str:
     """Return the ratio of two latencies, `before` / `after`, such as `1.83×`.
 
     The text is empty if one of the latencies is unknown.
+
+    Args:
+        before: latency before an optimisation.
+        after: latency after it, in the same unit.
     """
     return "" if before is None or not after else f"{before / after:.2f}×"
 
 
 def mega(number: int) -> str:
-    """Return a number in millions, such as `115.6` or `0.016`; empty for zero."""
+    """Return a number of operations in millions, such as `115.6` or `0.016`; empty for zero."""
     if not number:
         return ""
     return f"{number / 1e6:.1f}" if number >= 100_000 else f"{number / 1e6:.3f}"

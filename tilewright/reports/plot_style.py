@@ -111,10 +111,10 @@ def heat(share: float) -> tuple[str, str]:
     """Return the background colour and a legible text colour for a cell of a heat map.
 
     Args:
-        share: position on the colour scale, from 0 (good) to 1 (bad).
+        share: position on the colour scale, from 0 (good) to 1 (bad). Values outside are clipped.
 
     Returns:
-        Both colours as `#rrggbb`.
+        Background and text colour as `#rrggbb`.
     """
     red, green, blue, _ = (float(part) for part in _HEAT(min(max(share, 0.0), 1.0)))
     dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.55
@@ -208,7 +208,7 @@ def _scale(
 
 
 def trial_ticks(axis: Axis, most: int) -> None:
-    """Set the ticks of a logarithmic axis of trial numbers: powers of two and the last trial.
+    """Set the ticks of a logarithmic axis of trial numbers: powers of two, and the last trial.
 
     Args:
         axis: the axis to change.

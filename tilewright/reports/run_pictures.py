@@ -122,11 +122,13 @@ def _draw_curves(
 ) -> None:
     """Draw the best latency so far over the trials, one line per layer and one for the network.
 
+    Latencies are relative to a limit, such as the lower bound, which is drawn as a line at 1.
+
     Args:
         axes: axes on which to draw.
         outcomes: result of tuning each layer's workload.
         trials: table with one row per trial of all workloads.
-        of_what: name of the limit to which latencies are relative; see `_common_limit`.
+        of_what: name of the limit; see `_common_limit`.
     """
     sizes, most, unit = (
         SizeScale([outcome.workload.macs for outcome in outcomes]),
@@ -154,15 +156,15 @@ def _draw_curves(
 
 
 def _draw_gains(axes: Axes, outcomes: Sequence[TunedWorkload], of_what: str) -> None:
-    """Draw one line per layer, from the tuned latency to the latency before tuning.
+    """Draw one line per layer, from its tuned latency to its latency before tuning.
 
     The dots on a line are the latencies with the tuned schedule, the rule schedule and the
-    fallback.
+    fallback. Latencies are relative to a limit, such as the lower bound.
 
     Args:
         axes: axes on which to draw.
         outcomes: result of tuning each layer's workload.
-        of_what: name of the limit to which latencies are relative; see `_common_limit`.
+        of_what: name of the limit; see `_common_limit`.
     """
     rows = np.arange(len(outcomes))[::-1]
     fallback = np.array([_ratio(_fallback(o), _reference(o, of_what)) for o in outcomes])
@@ -218,10 +220,13 @@ def _limit(outcome: TunedWorkload) -> tuple[str, float | None]:
 
 
 def _common_limit(outcomes: Sequence[TunedWorkload]) -> str:
-    """Return the name of the tightest limit that is known for all layers.
+    """Return the name of the tightest limit that is known for all layers: "bound" or "roofline".
 
-    If neither bounds nor rooflines are known for all layers, the limit is the latency of the chosen
-    schedules.
+    If neither is known for all layers, the limit is the latency of the chosen schedules. Its name
+    then is "tuned, validated" if they were measured again, else "best found".
+
+    Args:
+        outcomes: result of tuning each layer's workload.
     """
     if all(outcome.bound is not None for outcome in outcomes):
         return "bound"
@@ -233,7 +238,12 @@ def _common_limit(outcomes: Sequence[TunedWorkload]) -> str:
 
 
 def _reference(outcome: TunedWorkload, of_what: str) -> float:
-    """Return the latency to which a workload's latencies are relative; NaN if it is unknown."""
+    """Return the latency to which a workload's latencies are relative; NaN if it is unknown.
+
+    Args:
+        outcome: result of tuning the workload.
+        of_what: name of the limit; see `_common_limit`.
+    """
     known = {"bound": _cost(outcome.bound), "roofline": _cost(outcome.roofline)}
     result = known.get(of_what, _tuned_latency(outcome))
     return float("nan") if result is None else result

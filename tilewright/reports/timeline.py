@@ -1,4 +1,4 @@
-"""The cycles of a simulated VTA program as a table, a picture, or a zoomable page."""
+"""Timelines of a simulated VTA program, as a table, a picture, or a zoomable page."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ STALL_LABELS = {
 def activities(report: CycleReport) -> dict[str, Json]:
     """Return the totals of a simulation for JSON.
 
-    Times are in cycles. The other values are numbers of instructions, and numbers of beats and
-    bursts on the memory bus.
+    They are the total cycles, the number of instructions, the cycles of each unit by activity, and
+    the numbers of beats and bursts on the memory bus.
 
     Args:
         report: the simulated cycles.
@@ -284,9 +284,12 @@ def _page(report: CycleReport, title: str, clock_mhz: float) -> bytes:
 def _instructions(report: CycleReport) -> list[list[int | str]]:
     """Return the instructions that ran, as rows for the HTML page.
 
+    Args:
+        report: the simulated cycles.
+
     Returns:
-        For each instruction, its index, the index of its unit, its kind, its start and its end in
-        cycles.
+        For each instruction, its index, the index of its unit, its type, and the cycles in which it
+        starts and ends.
     """
     ran = np.flatnonzero(report.ends >= 0)
     kind = instruction_kinds(report)
@@ -298,6 +301,9 @@ def _instructions(report: CycleReport) -> list[list[int | str]]:
 
 def _waits(report: CycleReport) -> list[list[int | str]]:
     """Return the intervals in which a unit waits, as rows for the HTML page.
+
+    Args:
+        report: the simulated cycles.
 
     Returns:
         For each interval, the index of the unit, the reason, the start and the end in cycles.

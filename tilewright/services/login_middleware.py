@@ -38,7 +38,9 @@ REFUSAL = "log in with the link that 'tilewright ui' printed, or with the secret
 
 
 class OwnServerOnly:
-    """ASGI middleware that adds security headers, so that a page can contact only its own server.
+    """ASGI middleware that adds security headers to every response.
+
+    With these headers, a browser lets a page contact only the server that it came from.
 
     Args:
         app: the application whose responses get the headers.
@@ -53,9 +55,9 @@ class OwnServerOnly:
 
 
 class Guard:
-    """ASGI middleware that lets only callers with the credentials of a workspace pass.
+    """ASGI middleware that refuses requests without the credentials of a workspace.
 
-    WebSocket requests are refused.
+    WebSocket requests are always refused.
 
     Args:
         app: the protected HTTP application.
@@ -77,6 +79,9 @@ class Guard:
 
     def _answer(self, request: Request) -> Response | None:
         """Decide whether a request may reach the application.
+
+        Args:
+            request: the request.
 
         Returns:
             A refusal, or the response to a login; None if the application should handle the

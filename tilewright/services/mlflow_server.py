@@ -80,7 +80,15 @@ def start_mlflow_server(
 
 
 def _security(host: str, port: int) -> dict[str, str]:
-    """Return MLflow's settings for the host names and origins that it accepts."""
+    """Return MLflow's settings for the host names and origins from which it accepts requests.
+
+    Args:
+        host: address on which the server listens.
+        port: port on which the server listens.
+
+    Returns:
+        Environment variables by name.
+    """
     names = [host, "localhost"]
     if host not in LOCAL or host == ANY_INTERFACE:
         # A browser may use any address of this machine, so accept those of private networks.

@@ -176,6 +176,9 @@ def _claimed_ports(workspace: Workspace) -> dict[str, int]:
 
     Claimed ports are stored in the user's state folder, so that other workspaces use other ports.
     If that folder cannot be written, free ports are returned without claiming them.
+
+    Args:
+        workspace: the workspace.
     """
     root = str(workspace.root)
     try:
@@ -290,12 +293,12 @@ def other_pages() -> dict[str, str]:
 
 
 def name_prefect_pages(api_url: str) -> None:
-    """Make the links of this process lead to the pages of the user's Prefect server.
+    """Set the environment variable that makes links lead to the pages of a Prefect server.
 
-    The function does nothing if the user has set the address of the pages.
+    The function does nothing if the user has already set the variable.
 
     Args:
-        api_url: address of the server's API, which ends in `/api`.
+        api_url: address of the server's API. If it does not end in `/api`, nothing is set.
     """
     if api_url.rstrip("/").endswith("/api"):
         pages = without_login(api_url).removesuffix("/api")

@@ -35,7 +35,10 @@ _SERVER_ADDRESSES = ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")
 
 
 def own_settings() -> dict[str, str]:
-    """Return the environment variable with Prefect's profiles file; {} if the user has set it."""
+    """Return `PREFECT_PROFILES_PATH` with the path of the user's Prefect profiles.
+
+    The result is empty if the user has set this environment variable.
+    """
     return {} if os.environ.get(PROFILES) else {PROFILES: str(_profiles())}
 
 
@@ -159,7 +162,8 @@ def provide_home() -> None:
 def take_logins_out_of_addresses() -> None:
     """Move user names and passwords from server URLs to separate environment variables.
 
-    Error messages of the clients contain the URL, and they end up in logs and databases.
+    Error messages of clients contain the URL and are stored in logs and databases. Without this
+    function, they would reveal the passwords.
     """
     if pages := os.environ.get("PREFECT_UI_URL"):
         os.environ["PREFECT_UI_URL"] = without_login(pages)

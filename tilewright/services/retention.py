@@ -27,11 +27,11 @@ _BUSY_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class UnusedCache:
-    """Files of a cache folder that no run has used for some time.
+    """Files of a cache folder that no command has used since a given time.
 
     Attributes:
         root: the cache folder.
-        before: time in seconds since the epoch. Files that were last used earlier count as unused.
+        before: the time, in seconds since the epoch.
         files: the unused files.
         size: total size of the unused files in bytes.
         whole: total size of all files of the cache in bytes.
@@ -59,9 +59,14 @@ class UnusedCache:
 def unused_cache(workspace: Workspace, before: float) -> UnusedCache:
     """Find the files of a workspace's cache that were not used since a given time.
 
+    Nothing is removed.
+
     Args:
         workspace: the workspace.
         before: the time, in seconds since the epoch.
+
+    Returns:
+        The unused files, with their sizes.
     """
     root = workspace.cache
     files = sorted(path for path in root.rglob("*") if path.is_file() and path != root / _LOOKED)

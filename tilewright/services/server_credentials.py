@@ -172,7 +172,9 @@ def opens_local_server(address: str, credentials: Credentials) -> bool:
 
 
 def _equal_in_constant_time(given: str, wanted: str) -> bool:
-    """Compare two strings in constant time, so that the duration reveals nothing about a secret.
+    """Return whether two strings are equal, after a time that does not depend on their content.
+
+    The duration therefore reveals nothing about a secret.
 
     Args:
         given: string from a request.

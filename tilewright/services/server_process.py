@@ -51,7 +51,7 @@ class ServerError(TilewrightError):
 
 @dataclass
 class ServerProcess:
-    """A server that was started.
+    """A server that was started in a separate process and may not be ready yet.
 
     Attributes:
         name: name of the server in messages.
@@ -71,7 +71,7 @@ class ServerProcess:
         """Block until the server answers, without a time limit as long as it makes progress.
 
         Args:
-            tell: called from time to time with a progress message.
+            tell: function that is called from time to time with a progress message.
 
         Raises:
             ServerError: the server ended, used no processor time for `IDLE_LIMIT_SECONDS`, or used
@@ -113,10 +113,10 @@ class ServerProcess:
 
 
 class _Patience:
-    """Limits on the processor time of a starting process and its children.
+    """Watches the processor time of a starting server, to give up if it hangs or works too long.
 
     Args:
-        pid: ID of the process.
+        pid: ID of the process. The processor time of its children is included.
     """
 
     def __init__(self, pid: int) -> None:
@@ -125,7 +125,7 @@ class _Patience:
         self._looked = self._since
 
     def is_over(self) -> bool:
-        """Return whether the processes used too much processor time, or none for too long."""
+        """Return whether to give up: too much processor time was used, or none for too long."""
         if (now := time.monotonic()) - self._looked < LOOK_SECONDS:
             return False
         self._looked, used = now, _processor_seconds(self._pid)
@@ -188,7 +188,15 @@ def start_server(
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a bound socket to hand to a server. Raise `ServerError` if binding fails."""
+    """Return a socket that is bound to an address, to hand to a server.
+
+    Args:
+        host: address on which the server listens.
+        port: port on which the server listens.
+
+    Raises:
+        ServerError: the address cannot be bound, for example because the port is in use.
+    """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -227,7 +235,7 @@ class Tethered:
     """A server in a process group of its own, which ends with the parent process.
 
     A server that is killed or crashes is restarted on the same open sockets, at most `RESTARTS`
-    times. Meanwhile, callers wait in the queue of its port.
+    times. Meanwhile, new connections wait in the sockets' queues.
 
     Args:
         command: command line of the server.

@@ -210,7 +210,7 @@ def choose_ports(asked: Mapping[str, int | None], tell: Callable[[str], None]) -
 
     Args:
         asked: requested port of each server, by name; None if the user requested none.
-        tell: called with a message about each port that had to change.
+        tell: function that is called with a message about each port that had to change.
 
     Returns:
         The port of each server in `asked`.
@@ -231,7 +231,12 @@ def choose_ports(asked: Mapping[str, int | None], tell: Callable[[str], None]) -
 
 
 def _is_own(server: str, port: int) -> bool:
-    """Return whether a server of this workspace listens on a port."""
+    """Return whether a server of this workspace listens on a port.
+
+    Args:
+        server: name of the server.
+        port: the port.
+    """
     workspace = current_workspace()
     if not secret_path(workspace).exists():
         return False
@@ -241,10 +246,10 @@ def _is_own(server: str, port: int) -> bool:
 
 
 class ServiceUrls(dict[str, str]):
-    """Addresses of the web pages of running servers, by name.
+    """Addresses of the web pages of running servers, by name of the server.
 
-    The links to the start page and to MLflow log a browser in. Prefect's pages ask each browser
-    once for a password.
+    The links to the start page and to MLflow contain a key that logs a browser in. Prefect's pages
+    ask each browser once for a password.
 
     Args:
         values: addresses by name.
@@ -281,8 +286,8 @@ def show_pages(
     Args:
         host: address on which the servers listen.
         ports: port of each server, by name.
-        start_page: starts the server of the start page.
-        tell: called with progress messages while the servers start.
+        start_page: function that starts the server of the start page.
+        tell: function that is called with progress messages while the servers start.
 
     Yields:
         The addresses of the web pages.
@@ -319,10 +324,10 @@ def show_pages(
 
 
 def _names_of(workspace: Workspace, prefect: str, mlflow: str) -> dict[str, str]:
-    """Return the environment variables that make the start page link to this command's servers.
+    """Return environment variables with the addresses to which the start page links.
 
-    A variable is omitted if the user has set it or uses another server. The start page then links
-    to the user's own server.
+    They are the pages of this command's servers. A variable is omitted if the user has set it or
+    uses another server. The start page then links to the user's own server.
 
     Args:
         workspace: the workspace.

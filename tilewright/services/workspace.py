@@ -145,9 +145,12 @@ def use_workspace(workspace: Workspace | None = None) -> Workspace:
 
 
 def _check_version(about: Path) -> None:
-    """Check that this program can read the version of a workspace.
+    """Check that this program can read a workspace's version.
 
     Raises `WorkspaceError` if it cannot, and `OSError` if the file cannot be read.
+
+    Args:
+        about: path of the file with the version.
     """
     try:
         version = WORKSPACE.version_in(as_object(read_json_file(about)))

@@ -213,7 +213,15 @@ def run(
 def _run_pipeline(
     artifact: Artifact, arrays: dict[str, Array], output: Path, count: int | None, *, as_json: bool
 ) -> None:
-    """Run several images with overlap of CPU and accelerator, and show how much is gained."""
+    """Run several images, with CPU and accelerator overlapped, and show the throughput.
+
+    Args:
+        artifact: the artifact.
+        arrays: input arrays by name, with the images along the first axis.
+        output: NPZ file to which the outputs are written.
+        count: number of images to run, repeating the given ones as needed; None to run each once.
+        as_json: whether to print JSON.
+    """
     from tilewright.cli.views.artifact import pipeline_json, show_pipeline
     from tilewright.cli.views.terminal import Terminal, show_working
     from tilewright.core.files import pack_arrays, write_atomically
@@ -233,7 +241,14 @@ def _run_pipeline(
 
 
 def _run_library(fit: Fit, output: Path, *, profile: bool, as_json: bool) -> None:
-    """Run one inference of a CPU library on this machine, and show its time."""
+    """Run one inference of a CPU library on this machine, and show its time.
+
+    Args:
+        fit: the library whose input size fits, and the padded inputs.
+        output: NPZ file to which the outputs are written.
+        profile: whether to show the time of each layer.
+        as_json: whether to print JSON.
+    """
     from tilewright.cli.views.library import (
         library_profile_json,
         show_library_profile,

@@ -56,7 +56,7 @@ def keys(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def refuse_serve() -> NoReturn:
-    """Refuse the command of earlier versions, and name its replacement."""
+    """Refuse the command `cluster serve` of earlier versions, and name its replacement."""
     raise TilewrightError(
         "'tilewright cluster serve' was removed, because Tilewright now uses Dask "
         "clusters: start 'dask scheduler --protocol tls' once and 'dask worker "

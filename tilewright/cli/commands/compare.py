@@ -146,7 +146,16 @@ def _run_bare(plan: NetworksPlan, listen: Listener) -> tuple[NetworkComparison, 
 def _run_tracked(
     plan: NetworksPlan, tracking: TrackingOptions, listen: Listener
 ) -> tuple[NetworkComparison, dict[str, str]]:
-    """Run the comparison flow with Prefect and MLflow. Return the links to its pages by name."""
+    """Run the comparison flow with Prefect and MLflow.
+
+    Args:
+        plan: plan of the comparison.
+        tracking: tracking options.
+        listen: function that receives the events.
+
+    Returns:
+        The finished comparison, and the addresses of its pages by name.
+    """
     from tilewright.search.events import StageBegan
     from tilewright.services.start_servers import embedded
 
@@ -221,10 +230,15 @@ def _compare_on_workloads(options: CompareOptions, bare: bool, as_json: bool) ->
 
 
 def _record(compared: Comparison, options: CompareOptions, console: Console) -> None:
-    """Log a comparison to MLflow and register its champion.
+    """Log a comparison to MLflow, and register the best tuner's models as champions.
 
-    MLflow reads the address of its records at import. It is therefore imported here, after that
+    MLflow reads the address of its server at import. It is therefore imported here, after that
     address is set.
+
+    Args:
+        compared: the finished comparison.
+        options: options of the comparison.
+        console: the terminal.
     """
     from tilewright.services.mlflow_server import mlflow_login
     from tilewright.services.workspace import use_workspace

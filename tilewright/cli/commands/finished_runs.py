@@ -108,7 +108,12 @@ def trials(
 
 
 def _workloads(layer: str, frame: pd.DataFrame, names: dict[str, WorkloadNames]) -> list[str]:
-    """Return the IDs of the workloads that a layer's name or a workload's ID refers to.
+    """Return the IDs of the workloads that the option `--layer` selects.
+
+    Args:
+        layer: name of a layer, or ID of a workload.
+        frame: table with one row per trial.
+        names: names of the layers, by ID of the workload.
 
     Raises:
         TilewrightError: no workload matches.
@@ -130,7 +135,13 @@ def _workloads(layer: str, frame: pd.DataFrame, names: dict[str, WorkloadNames])
 
 
 def _write(frame: pd.DataFrame, path: Path | None, as_json: bool) -> None:
-    """Print the trials, or write them to a file in the format of its suffix."""
+    """Print the trials, or write them to a file in the format of its suffix.
+
+    Args:
+        frame: table with one row per trial.
+        path: `.parquet`, `.json` or CSV file; None to print to standard output.
+        as_json: whether to print JSON instead of CSV.
+    """
     from tilewright.core.files import write_atomically
     from tilewright.tuning.outputs import parquet
 
@@ -305,9 +316,17 @@ def export(
 
 
 def _network(folder: Path, form: str, out: Path) -> tuple[str, str]:
-    """Return a built network as C text, and a description of it.
+    """Return a built network as C text, and a sentence about its content.
 
     The weights are written to a header file beside `out`.
+
+    Args:
+        folder: folder of the built network.
+        form: name of the file format, for error messages.
+        out: file to which the caller writes the C text.
+
+    Raises:
+        TilewrightError: the network was built for a machine that the format does not support.
     """
     from tilewright.core.files import write_atomically
     from tilewright.networks.artifact import Artifact, load
@@ -331,12 +350,19 @@ def _network(folder: Path, form: str, out: Path) -> tuple[str, str]:
 
 
 def _trials(folder: Path, form: str, name: str) -> tuple[str, str]:
-    """Return the trials of a run in another tool's file format, and a description of the file.
+    """Return the trials of a run in another tool's file format, and a sentence about the file.
 
     Args:
         folder: output directory of the run.
         form: name of the file format.
         name: name of the layer, for formats that hold a single layer; "" if it is not given.
+
+    Returns:
+        The content of the file, and the sentence.
+
+    Raises:
+        UnknownName: no layer has this name.
+        TilewrightError: the format needs a layer, and none was named.
     """
     from tilewright.reports.number_format import count_text
     from tilewright.tuning.export import kernel_tuner_cache, t4_results

@@ -89,7 +89,14 @@ def inspect(
 def _draw_fusion(
     page: Path, hardware: Hardware, name: str, options: TuningOptions
 ) -> FusionSummary:
-    """Write the page about fusion to a file, and return the decisions that it shows."""
+    """Write the HTML page about the fusions that estimates favour, and return the summary it shows.
+
+    Args:
+        page: file to write.
+        hardware: the target.
+        name: name of the network.
+        options: the network and how to import it.
+    """
     from tilewright.core.files import write_atomically
     from tilewright.fusion.decision import preview
     from tilewright.reports.fusion import fusion_page
@@ -101,7 +108,12 @@ def _draw_fusion(
 
 
 def _page_message(page: Path | None, said: FusionSummary) -> str:
-    """Return a message about the page: its path, and what fusion is estimated to save."""
+    """Return a message with the page's path and the estimated cycles with and without fusion.
+
+    Args:
+        page: path of the page.
+        said: summary of the fusion decisions.
+    """
     from tilewright.reports.number_format import count_text
 
     fused = sum(decision["fused"] for decision in said["decisions"])

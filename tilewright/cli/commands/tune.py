@@ -75,9 +75,14 @@ def tuners() -> None:
 
 
 def _run_tracked(options: TuningOptions, tracking: TrackingOptions, heard: Heard) -> Summary:
-    """Run the tuning flow, with Prefect and MLflow.
+    """Run the tuning flow with Prefect and MLflow, and return the content of `summary.json`.
 
     Slow modules are imported while the Prefect server starts, because both take seconds.
+
+    Args:
+        options: options of the run.
+        tracking: tracking options.
+        heard: listener that shows the events.
     """
     from tilewright.services.start_servers import embedded
 

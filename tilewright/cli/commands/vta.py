@@ -213,7 +213,12 @@ def asm(
 
 
 def _cycles_text(report: CycleReport, clock_mhz: float) -> str:
-    """Return a text with the total cycles and, per unit, the busy time and the cycles by cause."""
+    """Return a text with the total cycles and, for each unit, how long it is busy and what it does.
+
+    Args:
+        report: the simulated cycles.
+        clock_mhz: clock frequency in MHz, with which cycles are converted to times.
+    """
     from tilewright.reports.number_format import count_text, milliseconds
     from tilewright.targets.vta.instruction_format import MODULE_NAMES
 

@@ -41,7 +41,7 @@ def show_built(manifest: Mapping[str, Json], out: Path, console: Console) -> Non
 
 
 def show_run(artifact: Artifact, spent: Profile, output: Path, console: Console) -> None:
-    """Show the time of an inference, and the file with its outputs.
+    """Show the time of an inference on the simulated accelerator, and the file with its outputs.
 
     Args:
         artifact: the artifact that was run.
@@ -53,7 +53,13 @@ def show_run(artifact: Artifact, spent: Profile, output: Path, console: Console)
 
 
 def show_profile(artifact: Artifact, spent: Profile, console: Console) -> None:
-    """Show a table with the time of each layer, followed by the time of the CPU."""
+    """Show a table with the cycles of each layer, followed by the time of each part on the CPU.
+
+    Args:
+        artifact: the artifact that was run.
+        spent: time per layer and per CPU part.
+        console: the terminal.
+    """
     whole, titles = max(1, spent.cycles), layer_titles(artifact.manifest)
     rows = [
         {
@@ -92,7 +98,7 @@ def layer_titles(manifest: Mapping[str, Json]) -> dict[str, str]:
 
 
 def profile_json(spent: Profile) -> dict[str, Json]:
-    """Return the contents of `show_profile` as JSON."""
+    """Return the times that `show_profile` shows as JSON, with more details per layer."""
     layers: Sequence[Json] = [
         {
             "name": layer.name, "names": list(layer.names), "operator": layer.operator,
@@ -118,7 +124,7 @@ def show_checks(artifact: Artifact, checks: Sequence[LayerCheck], console: Conso
 
     Args:
         artifact: the artifact.
-        checks: number of wrong values of each layer.
+        checks: number of compared and of wrong values, one entry per layer.
         console: the terminal.
     """
     rows = artifact.rows
@@ -164,7 +170,13 @@ def show_accuracy(artifact: Artifact, whole: NetworkAccuracy | None, console: Co
 def checks_json(
     artifact: Artifact, checks: Sequence[LayerCheck], whole: NetworkAccuracy | None
 ) -> dict[str, Json]:
-    """Return the results of `tilewright verify` for an accelerator's artifact as JSON."""
+    """Return the results of `tilewright verify` for an accelerator's artifact as JSON.
+
+    Args:
+        artifact: the artifact.
+        checks: number of compared and of wrong values, one entry per layer.
+        whole: errors of the network's outputs; None if they were not compared.
+    """
     layers: Sequence[Json] = [
         {"name": artifact.rows[c.layer].name, "values": c.values, "wrong": c.wrong} for c in checks
     ]
@@ -242,7 +254,10 @@ KIBI = 1 << 10
 def show_pipeline(
     artifact: Artifact, planned: PipelinePlan, images: int, output: Path, console: Console
 ) -> None:
-    """Show the latency, throughput and utilisation of overlapped inferences, and their memory.
+    """Show how fast images run one after the other, and with CPU and accelerator overlapped.
+
+    Shown are the latency, the throughput of both forms and its upper bound, how busy the CPU and
+    the accelerator are, and the memory.
 
     Args:
         artifact: the artifact.
@@ -284,7 +299,12 @@ def show_pipeline(
 
 
 def pipeline_json(planned: PipelinePlan, images: int) -> dict[str, Json]:
-    """Return the contents of `show_pipeline` as JSON."""
+    """Return the times that `show_pipeline` shows as JSON, and those of the plans not chosen.
+
+    Args:
+        planned: plan of the overlapped inferences.
+        images: number of images that were run.
+    """
     taken = planned.taken
     return {
         "images": images,
@@ -328,7 +348,7 @@ def rate(images_per_second: float) -> str:
 
 
 def _cpu_line(artifact: Artifact, planned: PipelinePlan) -> str:
-    """Return a sentence about the origin of a pipeline's CPU times: measured or estimated."""
+    """Return a sentence that says whether a pipeline's CPU times were measured or estimated."""
     packing = f"{milliseconds(planned.cpu.packing)} ms of it packing"
     slower = f"scaled for a CPU that is {artifact.host_slowdown:g} times as slow"
     if not planned.has_islands:

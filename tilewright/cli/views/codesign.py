@@ -60,7 +60,11 @@ def show_search(console: Console) -> Iterator[Listener]:
 
 
 def standing_text(event: SearchProgress) -> str:
-    """Return the progress of a search as text: designs seen, best latency, size of the front."""
+    """Return the progress of a search as text.
+
+    It contains the number of measured machines, the lowest latency and the number of machines on
+    the Pareto front.
+    """
     seen = f"{count_text(event.machines, 'machine')} seen"
     if math.isinf(event.latency):
         return f"{seen}, none evaluated completely yet"
@@ -97,11 +101,14 @@ def show_front(
 
 
 def named_as(base: str, spec: Path) -> str:
-    """Return the name of a target that a specification file defines.
+    """Return the text with which `--target` selects the machine in a specification file.
 
     Args:
         base: name of a target of the same type.
         spec: the specification file.
+
+    Returns:
+        The path, preceded by `KIND:` if the file does not tell its type of target.
     """
     kind, _ = kind_of(base)
     return str(spec) if kind.reads(spec) else f"{kind.name}:{spec}"

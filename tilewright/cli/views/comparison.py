@@ -39,9 +39,9 @@ from tilewright.tuning.gains import as_latency
 
 
 class ComparisonBars:
-    """Progress bars of a comparison: one for each enumerated space, then one for the runs.
+    """Listener that shows progress bars of a comparison on workloads.
 
-    The object is a listener for the events of the comparison.
+    There is one bar for each search space that is measured completely, then one for the runs.
 
     Args:
         console: the terminal.
@@ -78,7 +78,14 @@ class ComparisonBars:
 
 @contextmanager
 def show_comparing(console: Console) -> Iterator[ComparisonBars]:
-    """Show the progress of a comparison during a `with` block."""
+    """Show the progress of a comparison on workloads during a `with` block.
+
+    Args:
+        console: the terminal.
+
+    Yields:
+        The progress bars, which are a listener for the events of the comparison.
+    """
     with Bars(console) as bars:
         yield ComparisonBars(console, bars)
 
@@ -87,14 +94,17 @@ def show_comparing(console: Console) -> Iterator[ComparisonBars]:
 def recording(
     plan: ComparisonPlan, console: Console
 ) -> Iterator[tuple[Callable[[int], None], Callable[[str], None]]]:
-    """Show the progress of logging and training after a comparison, during a `with` block.
+    """Show two progress bars during a `with` block: logging to MLflow, and training the champions.
 
-    Yields two functions. The first one is called with the number of newly logged runs, and the
-    second one with each workload whose champion is being trained.
+    Champions are the models of the best tuner, which are trained again in order to register them.
 
     Args:
         plan: the comparison.
         console: the terminal.
+
+    Yields:
+        Two functions. The first one is called with the number of newly logged runs, and the second
+        one with each workload whose champion is being trained.
     """
     # MLflow's messages about its database do not help the user.
     logging.getLogger("mlflow").setLevel(logging.WARNING)
@@ -147,10 +157,10 @@ def show_workloads(compared: Comparison, folder: Path, console: Console) -> None
 
 
 def show_left_out(left_out: Mapping[str, str], console: Console) -> None:
-    """Show the workloads that were left out.
+    """Show the workloads that a comparison left out.
 
     Args:
-        left_out: reason for each workload.
+        left_out: reason why a workload was left out, by its name.
         console: the terminal.
     """
     for text, reason in left_out.items():
@@ -158,7 +168,13 @@ def show_left_out(left_out: Mapping[str, str], console: Console) -> None:
 
 
 def show_recorded(address: str, champions: int, console: Console) -> None:
-    """Show the address of the comparison in MLflow, and the number of registered models."""
+    """Show the address of the comparison in MLflow, and the number of registered models.
+
+    Args:
+        address: address of the comparison's page in MLflow.
+        champions: number of models of the best tuner that were registered.
+        console: the terminal.
+    """
     registered = f"; champions: {count_text(champions, 'model')}" if champions else ""
     print_line(console, f"MLflow: {address}{registered} ('tilewright ui' shows it)")
 
@@ -224,7 +240,7 @@ def comparing_networks(console: Console) -> Iterator[Listener]:
 
 
 def run_line(run: NetworkRun) -> str:
-    """Return one line about a finished run."""
+    """Return one line about a finished run: its latency, speed-up over the rule, and duration."""
     tuned = latency_text(as_latency(run.tuned_seconds, run.tuned_cycles)) or "no valid schedule"
     gain = f", speedup {speedup(run.gain, 1.0)} over the rule schedule" if run.gain else ""
     return f"{run.title}: {tuned}{gain}; {duration(run.wall_seconds)}"
@@ -233,7 +249,14 @@ def run_line(run: NetworkRun) -> str:
 def show_networks(
     compared: NetworkComparison, folder: Path, links: Mapping[str, str], console: Console
 ) -> None:
-    """Show a table with one line per run, the leaderboards, and the paths of the files."""
+    """Show a table with one line per run, the leaderboards, and the paths of the files.
+
+    Args:
+        compared: the finished comparison.
+        folder: output directory of the comparison.
+        links: addresses of the comparison's pages, by name.
+        console: the terminal.
+    """
     console.print(_run_table(run_rows(compared.runs), console.width))
     print_line(console, "")
     show_leaderboards(compared.leaderboards, console)
@@ -248,6 +271,13 @@ def show_networks(
 
 
 def _run_table(rows: Sequence[Row], width: int) -> Table:
-    """Return the table of runs. Headings with a unit are broken into two lines."""
+    """Return the table of runs that fits into the terminal.
+
+    Headings are broken into two lines at their first blank, before a unit.
+
+    Args:
+        rows: cells of each run, by heading.
+        width: width of the terminal in characters.
+    """
     columns = {head.replace(" ", "\n", 1): cells for head, cells in columns_of(rows).items()}
     return fitted_table(columns, _RUN_COLUMNS_DROPPED_FIRST, width, left=_LEFT)

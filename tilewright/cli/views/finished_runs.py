@@ -139,7 +139,12 @@ def show_explaining(
 ) -> Iterator[Callable[[int, Workload], None]]:
     """Show the progress over the workloads of a run during a `with` block.
 
-    Yields a function that is called with the index and the workload when a workload begins.
+    Args:
+        folder: the run that is explained.
+        console: the terminal.
+
+    Yields:
+        A function that is called with the index and the workload when a workload begins.
     """
     with Bars(console) as bars:
         bar = bars.add_task("explaining", total=len(folder.workloads))
@@ -157,7 +162,7 @@ def warn_if_changed(folder: TunedFolder, console: Console) -> None:
 
 
 def tell_problems(folder: TunedFolder, console: Console) -> None:
-    """Show notes about the trials of a run that could not be used."""
+    """Show a note about each stored trial of a run that could not be read."""
     for problem in folder.problems:
         console.print(f"note: {problem}", style="yellow", markup=False, highlight=False)
 
@@ -227,10 +232,14 @@ def _show_features(model: ModelSummary, console: Console) -> None:
 
 
 def _accuracy(explained: Sequence[Explained], width: int) -> Table:
-    """Return a table of the models' accuracy.
+    """Return a table of the accuracy of the models P, V and A.
 
-    One row is for random configs. The other row is for the run's own trials, which the models
-    predicted before they were trained on them.
+    One row is for random configs that the run never tried. The other row is for the run's own
+    trials, which the models predicted before they were trained on them.
+
+    Args:
+        explained: explanations of the models, per workload.
+        width: width of the terminal in characters.
     """
     heads = ("P\nrmse", "P\nrank", "A\nrmse", "A\nrank", "V\nauc", "V\nbrier", "fast\nvetoed")
     rows, fast = [], percent(vetoed_shares(explained).fast)

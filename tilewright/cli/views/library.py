@@ -20,9 +20,13 @@ MEBI = 1 << 20
 
 
 def show_time_shares(artifact: CompiledArtifact, console: Console) -> None:
-    """Show the time of an inference, and the fraction of it that is spent outside the kernels.
+    """Run the library on its sample inputs, and show the time and the fraction outside the kernels.
 
-    Nothing is shown if the artifact contains no sample inputs.
+    Nothing is run or shown if the artifact contains no sample inputs.
+
+    Args:
+        artifact: the library.
+        console: the terminal.
     """
     if not artifact.has_samples:
         return
@@ -41,14 +45,27 @@ def show_time_shares(artifact: CompiledArtifact, console: Console) -> None:
 def show_library_run(
     artifact: CompiledArtifact, spent: LibraryProfile, output: Path, console: Console
 ) -> None:
-    """Show the time of an inference, and the file with its outputs."""
+    """Show the time of an inference of a CPU library, and the file with its outputs.
+
+    Args:
+        artifact: the library that was run.
+        spent: time per layer.
+        output: file with the outputs.
+        console: the terminal.
+    """
     print_line(console, f"{_layer_line(artifact, spent)} → {output}")
 
 
 def show_library_profile(
     artifact: CompiledArtifact, spent: LibraryProfile, console: Console
 ) -> None:
-    """Show a table with the time of each layer, and the time between the kernels."""
+    """Show a table with the time of each layer, and the total time between the kernels.
+
+    Args:
+        artifact: the library.
+        spent: time per layer.
+        console: the terminal.
+    """
     rest = sum(seconds for _, seconds in spent.others)
     whole = sum(layer.seconds for layer in spent.layers) + rest
     titles = layer_titles(artifact.manifest)
@@ -91,11 +108,11 @@ def library_profile_json(spent: LibraryProfile) -> dict[str, Json]:
 def show_errors(
     artifact: CompiledArtifact, errors: Sequence[KernelError], whole: float, console: Console
 ) -> None:
-    """Show the wrong layers, the number of correct layers, and the error of the outputs.
+    """Show the layers that differ too much from the reference, and the error of the whole network.
 
     Args:
         artifact: the library.
-        errors: relative error of each layer.
+        errors: largest difference of each layer, relative to the largest value of the reference.
         whole: relative error of the network's outputs.
         console: the terminal.
     """
@@ -125,7 +142,7 @@ def errors_json(
 
     Args:
         artifact: the library.
-        errors: relative error of each layer.
+        errors: largest difference of each layer, relative to the largest value of the reference.
         whole: relative error of the network's outputs.
     """
     layers: Sequence[Json] = [
@@ -149,7 +166,12 @@ def _layer_line(artifact: CompiledArtifact, spent: LibraryProfile) -> str:
 
 
 def show_benchmark(made: Benchmark, console: Console) -> None:
-    """Show a table with one row per engine, and the number of undisturbed rounds."""
+    """Show a table with one row per inference engine, and the number of undisturbed rounds.
+
+    Args:
+        made: the benchmark.
+        console: the terminal.
+    """
     timed = made.timed
     rows = []
     for name, times in timed.engines.items():

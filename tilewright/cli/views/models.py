@@ -81,12 +81,14 @@ def training_shown(console: Console) -> Iterator[Listener]:
 
 
 def show_scores(result: Mapping[str, Json], console: Console) -> None:
-    """Show the accuracy of a model with and without features of the compiled program.
+    """Show how well a model ranks schedules by latency, in a table with two rows.
 
-    Also show the number of rows, and whether the model was trained on some of them.
+    One row is for predictions with features of the compiled program, the other for predictions
+    without them. A line below says how many rows of the dataset were used, and whether the model
+    was trained on part of this dataset.
 
     Args:
-        result: metrics of the model.
+        result: metrics of the model, as in `metrics.json`.
         console: the terminal.
     """
     rows = []

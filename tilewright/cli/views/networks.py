@@ -84,9 +84,12 @@ def show_report(
 
 
 def region_lines(report: ModelReport) -> list[str]:
-    """Return one line per region, a part of the network that onnxruntime runs.
+    """Return one line per region of a network, a part that onnxruntime runs.
 
-    The line names the operator that caused the region.
+    The line names the operator because of which onnxruntime runs the region.
+
+    Args:
+        report: the placement of the network's operators.
     """
     lines = []
     for region in report.regions:
@@ -99,7 +102,7 @@ def region_lines(report: ModelReport) -> list[str]:
 
 
 def _rest_of_library(report: ModelReport) -> str:
-    """Return a sentence about the operators for which a CPU target has no kernels."""
+    """Return a sentence about the operators that the CPU target's own kernels do not compute."""
     if not report.by_status("onnxruntime"):
         return "TVM compiles the rest"
     return "TVM compiles the rest, except for the operators of onnxruntime"
@@ -115,7 +118,7 @@ def _rest_text(report: ModelReport) -> str:
 
 
 def _times(report: ModelReport) -> str:
-    """Return a sentence about the times on the accelerator and on the CPU."""
+    """Return a sentence about the estimated times on the accelerator and on the CPU."""
     there, here = report.accelerator_seconds, milliseconds(report.cpu_seconds) or "0"
     if there is None:
         return f"estimated {here} ms on the CPU for its share"

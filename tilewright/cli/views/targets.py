@@ -68,7 +68,13 @@ def show_properties(
 
 
 def as_document(name: str, kind: TargetKind, properties: Sequence[Property]) -> dict[str, Json]:
-    """Return the properties of a target as JSON."""
+    """Return the properties of a target for `tilewright target show --json`.
+
+    Args:
+        name: name of the target.
+        kind: type of the target.
+        properties: properties of the target.
+    """
     return {
         "name": name,
         "kind": kind.name,

@@ -180,7 +180,14 @@ def fitted_table(
 
 
 def columns_of(rows: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
-    """Convert a list of rows to lists of cells, by heading. All rows have the same headings."""
+    """Convert a list of rows to columns.
+
+    Args:
+        rows: cells by heading. All rows have the same headings.
+
+    Returns:
+        The cells of each column, by heading.
+    """
     return {head: [row[head] for row in rows] for head in (rows[0] if rows else ())}
 
 
@@ -195,11 +202,11 @@ def _width(head: str, cells: Sequence[str | Text]) -> int:
 
 
 class Activity(NamedTuple):
-    """Current activity of a command.
+    """Current activity of a command, which `Silence` prints.
 
     Attributes:
-        step: identity of the step. The first line about a new step is printed sooner than the later
-            lines about it.
+        step: text that identifies the step. The first line about a new step is printed sooner than
+            the later lines about it.
         text: line to print: the step and its progress.
     """
 
@@ -215,7 +222,7 @@ class Silence:
 
     Args:
         console: console to print to.
-        activity: returns the current activity of the command.
+        activity: function that returns the current activity of the command.
     """
 
     def __init__(self, console: Console, activity: Callable[[], Activity]) -> None:
@@ -257,16 +264,18 @@ class Silence:
 
 
 class _Description(TextColumn):
-    """Column with the description of a task or, if the task waits for a kernel, of the kernel."""
+    """Column of a progress bar that shows the description of its task.
+
+    While the task waits for the compilation of a kernel, the column shows the kernel instead.
+    """
 
     def render(self, task: Task) -> Text:
-        """Return the text of the column."""
         compiling = describe_compilation()
         return Text(compiling) if compiling else super().render(task)
 
 
 class _Status:
-    """Status text that shows the kernel that is being compiled, if there is one."""
+    """Text beside a spinner. While a kernel is compiled, the text names that kernel instead."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -276,7 +285,14 @@ class _Status:
 
 
 class Bars(Progress):
-    """Progress bars that disappear at the end. Without a terminal, occasional lines on stderr."""
+    """Progress bars that disappear at the end.
+
+    If the output is not a terminal, no bars are shown, and occasional lines are printed to standard
+    error.
+
+    Args:
+        console: the terminal.
+    """
 
     def __init__(self, console: Console) -> None:
         super().__init__(
@@ -338,7 +354,10 @@ def print_line(console: Console, text: str) -> None:
 
 
 def cost(latency: Latency | None) -> float | None:
-    """Return a latency in cycles or, if no cycles are counted, in seconds; None if unknown."""
+    """Return a latency in cycles, or in seconds if the target does not count cycles.
+
+    The result is None if the latency is unknown.
+    """
     if latency is None:
         return None
     return float(latency.cycles) if latency.cycles >= 0 else latency.seconds

@@ -14,9 +14,13 @@ from tilewright.search import Registration
 
 
 def show_tuners(tuners: Sequence[Registration], console: Console) -> None:
-    """Show the summary of each tuner, and then its options.
+    """Show one line per tuner, and then the options of each tuner.
 
     Tuners with the same options are grouped.
+
+    Args:
+        tuners: the registered tuners.
+        console: the terminal.
     """
     table = bare_table(head=False)
     table.add_column("", no_wrap=True, style="bold")

@@ -70,7 +70,7 @@ READING, STARTING = "reading the model", "starting the local servers"
 
 
 class Display(Protocol):
-    """A context manager that receives the events of a run and shows them."""
+    """Interface of progress displays: context managers that are called with each event of a run."""
 
     def __call__(self, event: Event) -> None:
         """Show an event of a run."""
@@ -84,7 +84,7 @@ class Heard:
     """Listener that passes events to a display, and counts the steps whose results were reused.
 
     Args:
-        display: the display.
+        display: progress display, which receives all events.
     """
 
     def __init__(self, display: Display) -> None:
@@ -280,7 +280,11 @@ class LiveDisplay:
     def _bar(self, layer: LayerProgress) -> Text:
         """Return the progress bar of a layer.
 
-        If the layers share their trials, the full length stands for the layer with the most trials.
+        The full length stands for the trials of a layer. If the layers share their trials, it
+        stands for the trials of the layer that has used the most.
+
+        Args:
+            layer: progress of the layer.
         """
         most, done = self.trials, layer.trials
         if self.shared:
@@ -292,12 +296,15 @@ class LiveDisplay:
 
 
 def shared_text(event: RoundScheduled) -> str:
-    """Return a text about the number of shared trials that are used."""
+    """Return how many of the shared trials are used, such as `64 of at most 512 trials`."""
     return f"{event.trials:,} of at most {count_text(event.most, 'trial')}"
 
 
 def tuned_line(outcome: TunedWorkload) -> str:
-    """Return one line about a tuned workload: its latencies and numbers of trials."""
+    """Return one line about a tuned workload: its latencies and numbers of trials.
+
+    The latencies are those of the rule schedule, the tuned schedule and the lower bound.
+    """
     row, chosen = outcome.summary(), outcome.chosen
     rule = four_figures(row).rule
     earlier = f"rule {_short(rule)}" if rule else "no rule schedule"

@@ -124,11 +124,11 @@ def headline(summary: Summary) -> str:
 
 
 def _figures(row: WorkloadRow | Total, rows: list[WorkloadRow]) -> dict[str, str]:
-    """Return the cells of a line, by heading.
+    """Return the cells of a line of the results table, by heading.
 
     Args:
         row: latencies of a layer or of all layers.
-        rows: the workloads whose trials are counted.
+        rows: the workloads whose trials are counted in this line.
     """
     figures, (limit, above) = four_figures(row), above_limit(row)
     roofline = as_latency(row["roofline_seconds"], row["roofline_cycles"])
@@ -185,7 +185,7 @@ def coverage(summary: Summary) -> str:
 
 
 def _published_text(summary: Summary) -> str:
-    """Return for how many workloads the stock compiler publishes the rule schedule.
+    """Return for how many workloads the rule schedule is published by the stock compiler.
 
     The text is empty if there is no such workload.
     """
@@ -199,7 +199,11 @@ def _published_text(summary: Summary) -> str:
 
 
 def _validation(summary: Summary) -> str:
-    """Return a sentence about the validation measurements; "" if the target is deterministic."""
+    """Return sentences about the final validation: its measurements, and the speed-up's interval.
+
+    In the final validation, the best schedules are measured again. The text is "" if the target is
+    deterministic and needs no validation.
+    """
     rows = [row["validation"] for row in summary["workloads"] if "validation" in row]
     if not rows:
         return ""
@@ -243,7 +247,10 @@ def _fusion_text(summary: Summary) -> str:
 
 
 def _sharing(summary: Summary) -> str:
-    """Return a sentence about the use of shared trials; "" if the workloads did not share them."""
+    """Return a sentence about the number of shared trials and the reason why tuning ended.
+
+    The text is "" if the workloads did not share their trials.
+    """
     if "stop_gain" not in summary:
         return ""
     sharing = summary["stop_gain"]
@@ -264,7 +271,12 @@ def _sharing(summary: Summary) -> str:
 
 
 def _reuse_text(summary: Summary, stages: int) -> str:
-    """Return a sentence about reused trials and stages; "" if nothing was reused."""
+    """Return a sentence about reused trials and stages; "" if nothing was reused.
+
+    Args:
+        summary: content of `summary.json`.
+        stages: number of steps whose results came from the cache.
+    """
     rows = summary["workloads"]
     held = sum(row["reused_trials"] for row in rows)
     if not held and not stages:

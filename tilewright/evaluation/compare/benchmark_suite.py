@@ -47,6 +47,8 @@ class TestBed(Protocol):
     def open(self, name: str) -> Target:
         """Return the target on which tuners lower and measure a workload.
 
+        The target may be the real one, or a replay that looks up the measurements in a table.
+
         Args:
             name: name of the workload.
         """
@@ -61,7 +63,10 @@ class TestBed(Protocol):
 
 @dataclass(frozen=True)
 class RecordedTestBed:
-    """Test bed from tables that were recorded on real hardware.
+    """Test bed from tables of measurements that were recorded on real hardware.
+
+    A test bed is a set of workloads whose best schedule is known, because every config was
+    measured.
 
     Attributes:
         files: the tables, one per workload.
@@ -86,7 +91,10 @@ class RecordedTestBed:
 
 @dataclass(frozen=True)
 class EnumeratedTestBed:
-    """Test bed of workloads whose search spaces are measured completely on a simulated target.
+    """Test bed of workloads whose configs are all measured on a simulated target.
+
+    A test bed is a set of workloads whose best schedule is known, because every config was
+    measured.
 
     Attributes:
         target: name of the target.
@@ -105,13 +113,23 @@ class EnumeratedTestBed:
     live: bool = False
 
     def open(self, name: str) -> Target:
-        """Return the target itself if the test bed is `live`, otherwise a replay of its table."""
+        """Return the real target if the test bed is `live`, else a target that replays the table.
+
+        Args:
+            name: name of the workload.
+        """
         if self.live:
             return _target(self.target, self.space)
         return _replayed_target(self.target, self.space, dict(self.workloads)[name], self.folder)
 
     def table(self, name: str) -> MeasurementTable:
-        """Return the measurements of every config of a workload, which are made if missing."""
+        """Return the measurements of every config of a workload.
+
+        If they are not stored yet, all configs are measured first.
+
+        Args:
+            name: name of the workload.
+        """
         return _known_table(self.target, self.space, dict(self.workloads)[name], self.folder)
 
     def unmeasured_workloads(self) -> list[tuple[Workload, int]]:
@@ -129,7 +147,8 @@ class EnumeratedTestBed:
 
         Args:
             workload: the workload.
-            progress: called with the number of configs that were finished since the last call.
+            progress: function that is called with the number of configs that were finished since
+                the last call.
         """
         ground_truth_table(_target(self.target, self.space), workload, self.folder, progress)
 

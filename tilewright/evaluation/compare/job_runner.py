@@ -85,6 +85,13 @@ def _call(plan: ComparisonPlan, job: ComparisonJob) -> tuple[str, dict[str, Any]
     Args:
         plan: the comparison.
         job: the run.
+
+    Returns:
+        The version of Tilewright, the run as JSON, and the content of each file that the worker
+        needs, by file name.
+
+    Raises:
+        TilewrightError: the test bed is of a type that cannot be sent to a cluster.
     """
     bed, workload = plan.test_bed, dict(plan.test_bed.workloads)[job.workload]
     about: dict[str, Any] = {

@@ -78,13 +78,13 @@ class Results:
         invalid: curve of the number of invalid trials so far.
         spent: number of trials of each run.
         lowered: number of configs of each run that were lowered but did not become trials.
-        failed: number of those configs that did not compile.
+        failed: number of configs in `lowered` that did not compile.
         seconds: duration of each run.
-        measured: for each trial, the number of trials at the end of its batch.
-        compiled: for each trial, the number of compiled configs at the end of its batch.
-        elapsed: for each trial, the seconds since the start of the run at the end of its batch.
-        stack: for each trial, the seconds that the recorded compiler and board took until the end
-            of its batch; 0 if the table does not contain durations.
+        measured: curve: number of trials at the end of the batch of each trial.
+        compiled: curve: number of compiled configs at the end of the batch of each trial.
+        elapsed: curve: seconds from the start of the run to the end of the batch of each trial.
+        stack: curve: seconds that the recorded compiler and board took until the end of the batch
+            of each trial; 0 if the table does not contain durations.
     """
 
     tuners: tuple[str, ...]
@@ -157,7 +157,11 @@ class Results:
 
     @cached_property
     def overall(self) -> Floats:
-        """Geometric mean of the regret over the workloads, float array (tuners, seeds, trials)."""
+        """Curve of the regret over the trials, averaged over the workloads.
+
+        Float array of shape (tuners, seeds, trials). It is the geometric mean of (regret + 1),
+        minus 1.
+        """
         return np.asarray(np.exp(np.log1p(self.regret).mean(axis=1)) - 1.0)
 
 
@@ -216,13 +220,13 @@ def interval(figures: Floats) -> ConfidenceInterval:
 
 
 def band(figures: Floats, resamples: int = CURVE_RESAMPLES) -> tuple[Floats, Floats, Floats]:
-    """Return the ends of the 95 % bootstrap interval of a median over seeds, and the median.
+    """Return the median over seeds and its 95 % bootstrap interval, for each element of an array.
 
     Infinite values are allowed. The random numbers have a fixed seed, so that equal runs give equal
-    reports.
+    reports. With a single seed, both ends equal the median.
 
     Args:
-        figures: values whose first axis is the seed.
+        figures: values of any shape whose first axis is the seed.
         resamples: number of bootstrap resamples.
 
     Returns:
@@ -351,15 +355,17 @@ class RelativeTrials:
 class Leaderboard:
     """Ranking of tuners for one subject on one target.
 
+    A subject is a network, or a group of workloads that are tuned separately.
+
     Attributes:
-        network: the subject: the name of a network, or a name for several workloads.
+        network: name of the subject.
         target: name of the target.
-        baseline: what gains are relative to; `OPTIMUM` if tuners are compared with the best config
-            of each space.
+        baseline: name of the schedules that gains are relative to, such as the rule schedules;
+            `OPTIMUM` if tuners are compared with the best config of each space.
         tuners: rows of the tuners, best first.
         winners: tuners that share the first place.
-        relative: comparison of the best tuner with `YARDSTICK`; None if `YARDSTICK` did not take
-            part or is the best tuner.
+        relative: number of trials that the best tuner needs, relative to the tuner `YARDSTICK`;
+            None if `YARDSTICK` did not take part or is the best tuner.
     """
 
     network: str
@@ -378,9 +384,9 @@ def leaderboard(
     Ties are broken by the number of trials to the goal.
 
     Args:
-        subject: name of the network or of the workloads that were tuned.
+        subject: name of the network or of the group of workloads that were tuned.
         target: name of the target.
-        baseline: name of what gains are relative to, such as the rule schedule.
+        baseline: name of the schedules that gains are relative to, such as the rule schedules.
         seeds: results of each tuner and seed.
 
     Returns:
@@ -480,9 +486,10 @@ def network_leaderboards(runs: Sequence[NetworkRun]) -> tuple[Leaderboard, ...]:
 
 
 def network_figures(runs: Sequence[NetworkRun]) -> list[SeedFigures]:
-    """Return the results of each run, for the leaderboard of one network on one target.
+    """Convert tuning runs to the entries from which a leaderboard is computed.
 
-    The cost is the tuned latency in cycles, or in seconds if the target does not count cycles.
+    The cost, by which tuners are ranked, is the tuned latency in cycles, or in seconds if the
+    target does not count cycles.
 
     Args:
         runs: the runs of one network on one target.
@@ -532,9 +539,10 @@ def subject_of(workloads: Sequence[str]) -> str:
 
 
 def workload_figures(results: Results) -> list[SeedFigures]:
-    """Return the results of each tuner and seed, averaged over all workloads.
+    """Average the results of each tuner and seed over all workloads, for a leaderboard.
 
-    The cost is the final regret, rounded to 0.01 %, so that tiny differences count as ties.
+    The cost, by which tuners are ranked, is the final regret, rounded to 0.01 %, so that tiny
+    differences count as ties.
 
     Args:
         results: results of the runs as arrays.
@@ -578,8 +586,8 @@ def relative_trials(results: Results, tuner: str, to: str) -> float:
         to: the tuner in the denominator.
 
     Returns:
-        For each workload, the ratio of the two medians over seeds; of these ratios, the geometric
-        mean.
+        The ratio; below 1 means that `tuner` needs fewer trials. For each workload, the medians
+        over seeds are divided, and the geometric mean over the workloads is taken.
     """
     medians = np.median(results.trials_to_goal, axis=2)
     mine, other = (medians[results.tuners.index(name)] for name in (tuner, to))
@@ -601,28 +609,33 @@ def _geometric_mean(counts: NDArray[np.int64]) -> Floats:
 def _regret(run: TunerRun, optimum: float, trials: int) -> Floats:
     """Return the regret of a run after each trial, float array of shape (trials,).
 
-    On a target whose measurements vary, a trial may be faster than the optimum in the table. Its
-    regret is then 0.
+    The regret is how much slower the best schedule so far is than the optimum. If measurements
+    vary, a trial may be faster than the optimum in the table; the regret is then 0.
 
     Args:
         run: the run.
         optimum: latency of the best config in the workload's space.
-        trials: length of the result.
+        trials: length of the result. A run that ended early repeats its last regret.
     """
     best = [np.inf if item is None else max(item / optimum - 1.0, 0.0) for item in run.best]
     return _extend_curve(best, trials, np.inf)
 
 
 def _invalid_shares(run: TunerRun, trials: int) -> Floats:
-    """Return the number of invalid trials after each trial, float array of shape (trials,)."""
+    """Return the number of invalid trials so far, after each trial, float array of shape (trials,).
+
+    Args:
+        run: the run.
+        trials: length of the result. A run that ended early repeats its last number.
+    """
     return _extend_curve(np.cumsum([status != "valid" for status in run.statuses]).tolist(), trials)
 
 
 def _batch_ends(run: TunerRun) -> list[int]:
-    """Return the number of trials at the end of each trial's batch.
+    """Return, for each trial of a run, the number of trials at the end of the trial's batch.
 
-    The ends of batches are found from the number of compilations. It is equal for all trials of a
-    batch and larger in the next batch, because every batch compiles at least one config.
+    Batches are recognised by the number of compilations. It is equal for all trials of a batch and
+    larger in the next batch, because every batch compiles at least one config.
     """
     compiled = np.asarray(run.compiled)
     return [int(end) for end in np.searchsorted(compiled, compiled, side="right")]

@@ -74,7 +74,7 @@ def log_networks_began(plan: NetworksPlan, kept: int, emit: Listener) -> None:
     Args:
         plan: the plan of the comparison.
         kept: number of finished runs.
-        emit: called with the event.
+        emit: function that is called with the event.
     """
     emit(ComparisonBegan(kept, len(plan.jobs)))
 
@@ -86,7 +86,7 @@ def keep_run(kept: KeptNetworkRuns, job: NetworkJob, summary: Summary, emit: Lis
         kept: the stored runs, to which the result is added.
         job: the run.
         summary: content of the run's `summary.json`.
-        emit: called with the event.
+        emit: function that is called with the event.
 
     Raises:
         OSError: the result cannot be written.

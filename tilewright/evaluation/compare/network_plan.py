@@ -139,6 +139,9 @@ def _folder_name(text: str) -> str:
 
     For a file, the name contains a digest of the file's content, so that another file with the same
     name gets another folder.
+
+    Args:
+        text: the network or the target, as the user wrote it.
     """
     origin = origin_of(text)
     known = origin["digest"][:_DIGEST]
@@ -146,7 +149,11 @@ def _folder_name(text: str) -> str:
 
 
 def _folder_text(text: str) -> str:
-    """Replace characters that a folder name must not contain. Append a digest if any was."""
+    """Replace characters that a folder name must not contain.
+
+    If any character was replaced, a digest of the text is appended, so that different texts get
+    different names.
+    """
     name = re.sub(r"[^\w.+=:-]+", "-", text)
     return name if name == text else f"{name}-{digest(text.encode())[:_DIGEST]}"
 

@@ -38,7 +38,7 @@ _OF_WORKLOADS: dict[str, Any] = {
     "tuners": ("default", "default-blind", "ml2tuner", "autotvm", "random"),
     "seeds": "0-9", "trials": 128, "batch": 8, "out": "compared",
 }  # fmt: skip
-"""Defaults of comparisons on networks and on workloads. Validation inserts them."""
+"""Defaults of comparisons on networks and of comparisons on workloads, by name of the option."""
 _ONLY_NETWORKS = ("store", "stop_gain", "epilogue", "layers", "input_shapes")
 _ONLY_WORKLOADS = ("replay", "network", "workloads", "live")
 
@@ -156,9 +156,13 @@ class CompareOptions(CommandOptions):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, values: Any) -> Any:
-        """Rename options of earlier versions, and add the defaults that depend on the subject.
+        """Rename options of earlier versions, and add the defaults that were not given.
 
-        The subject is either networks or single workloads.
+        Recorded tables among the networks are moved to `replay`. The defaults differ between a
+        comparison on networks and a comparison on workloads.
+
+        Args:
+            values: the given options by name; returned unchanged if it is not a dict.
         """
         if not isinstance(values, dict):
             return values
@@ -212,7 +216,13 @@ class CompareOptions(CommandOptions):
         return self
 
     def default_value(self, name: str) -> Any:
-        """Return the default of an option. Some defaults differ for networks and for workloads."""
+        """Return the default of an option.
+
+        Some defaults differ between a comparison on networks and a comparison on workloads.
+
+        Args:
+            name: name of the option.
+        """
         usual = _OF_NETWORKS if self.networks else _OF_WORKLOADS
         return usual[name] if name in usual else super().default_value(name)
 

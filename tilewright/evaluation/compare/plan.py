@@ -18,7 +18,7 @@ Setting = tuple[str, str]
 SEED_LIMIT = 2**31 - 1
 MOST_SEEDS = 10_000
 GOAL = 0.01
-"""Regret up to which a schedule counts as optimal."""
+"""Regret up to which a schedule counts as optimal: at most 1 % slower than the optimum."""
 
 
 class PlanError(TilewrightError):
@@ -159,7 +159,15 @@ def plan_workloads(options: CompareOptions, test_bed: TestBed) -> ComparisonPlan
 
 
 def check_budget(trials: int, batch: int) -> None:
-    """Check that every run has trials and every batch has configs. Raise `PlanError` if not."""
+    """Check that every run has at least one trial and every batch at least one config.
+
+    Args:
+        trials: number of trials per run.
+        batch: number of trials per batch.
+
+    Raises:
+        PlanError: a number is below 1.
+    """
     if trials < 1:
         raise PlanError(f"--trials {trials} is too small; give every run at least 1 measurement")
     if batch < 1:

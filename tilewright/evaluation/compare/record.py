@@ -33,7 +33,7 @@ _BOARDS = TypeAdapter(tuple[Leaderboard, ...])
 
 
 class RecordError(TilewrightError):
-    """Error for a stored comparison that cannot be read."""
+    """Error for a stored comparison (`comparison.json`) that cannot be read."""
 
 
 def read_leaderboards(folder: Path) -> tuple[Leaderboard, ...]:
@@ -69,7 +69,14 @@ def read_leaderboards(folder: Path) -> tuple[Leaderboard, ...]:
 
 
 def _check_boards(boards: tuple[Leaderboard, ...]) -> tuple[Leaderboard, ...]:
-    """Check that leaderboards have tuners and finite numbers. Raise `ValueError` if not."""
+    """Check that leaderboards have tuners and finite numbers, and return them unchanged.
+
+    Args:
+        boards: the leaderboards from a file.
+
+    Raises:
+        ValueError: a leaderboard has no tuner, or a number is not finite.
+    """
     for board in boards:
         if not board.tuners:
             raise ValueError(f"the leaderboard of {board.network} has no tuners")
@@ -103,7 +110,10 @@ class _EarlierRecord(BaseModel):
     runs: Annotated[list[_EarlierRun], Field(min_length=1)]
 
     def regret(self, run: _EarlierRun) -> list[float]:
-        """Return the regret of a run after each trial, infinite before the first valid trial."""
+        """Return the regret of a run after each trial; infinite before the first valid trial.
+
+        The regret is how much slower the best schedule so far is than the optimum.
+        """
         cycles = self.optimum[run.workload]
         curve: Sequence[float | None] = run.best_cycles if cycles else run.best_seconds
         least = cycles or self.optimum_seconds[run.workload]
@@ -111,10 +121,10 @@ class _EarlierRecord(BaseModel):
 
 
 def _of_runs(record: _EarlierRecord) -> Leaderboard:
-    """Compute a leaderboard from the runs in a record that an earlier version wrote.
+    """Compute a leaderboard from the runs in a `comparison.json` that an earlier version wrote.
 
-    Such a record does not tell where a batch ends. Trials are therefore counted up to the trial
-    that reached the goal, not up to the end of its batch.
+    That file does not tell where a batch ends. Trials are therefore counted up to the trial that
+    reached the goal, not up to the end of its batch.
     """
     workloads = tuple(dict.fromkeys(run.workload for run in record.runs))
     pairs = dict.fromkeys((run.tuner, run.seed) for run in record.runs)

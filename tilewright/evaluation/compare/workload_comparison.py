@@ -1,4 +1,4 @@
-"""Executes a comparison on workloads, from its plan to its leaderboard and its record."""
+"""Executes a comparison on workloads, from its plan to its leaderboard and `comparison.json`."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def enumerate_spaces(plan: ComparisonPlan, emit: Listener) -> None:
 
     Args:
         plan: the comparison.
-        emit: called with `Enumerating` and `Enumerated` events.
+        emit: function that is called with `Enumerating` and `Enumerated` events.
 
     Raises:
         TilewrightError: a target fails.
@@ -137,7 +137,7 @@ def run_tuners(
         folder: folder in which finished runs are stored.
         cluster: address of the Dask cluster that executes the runs; "" for this process.
         fresh: delete stored runs first.
-        emit: called with `ComparisonBegan` and `RunFinished` events.
+        emit: function that is called with `ComparisonBegan` and `RunFinished` events.
 
     Returns:
         The results of all runs, in the order of the plan.

@@ -33,7 +33,7 @@ from tilewright.targets.workload import Workload
 class TunerRun:
     """Result of a run, in which one tuner tunes one workload with one seed.
 
-    Lists have one entry per trial.
+    Lists have one entry per trial. A config that was lowered but not measured is not a trial.
 
     Attributes:
         tuner: label of the tuner.
@@ -43,7 +43,7 @@ class TunerRun:
         best_cycles: cycles of the best schedule so far; None before the first valid trial. The list
             is empty if the target does not count cycles.
         lowered: number of configs that were lowered but did not become trials.
-        failed_compiles: number of those configs that did not compile.
+        failed_compiles: number of the configs in `lowered` that did not compile.
         wall_seconds: duration of the run.
         elapsed_seconds: seconds from the start of the run until the trial's batch was measured,
             including the training of models.
@@ -133,7 +133,10 @@ def ordered(plan: ComparisonPlan, runs: Sequence[TunerRun]) -> list[TunerRun]:
 
 
 def _goal(plan: ComparisonPlan, job: ComparisonJob) -> float:
-    """Return the latency at which a run may stop early; infinite if the plan sets no early stop."""
+    """Return the latency at which a run may stop early, before its budget is spent.
+
+    It is `GOAL` above the latency of the best config; infinite if the plan sets no early stop.
+    """
     if plan.enough is None:
         return np.inf
     return plan.test_bed.table(job.workload).optimum.cost * (1 + GOAL)
@@ -216,7 +219,7 @@ class _Notes:
 
 
 def _best_places(latency: Sequence[float]) -> list[int | None]:
-    """Return the index of the fastest trial so far, for each trial.
+    """Return, for each trial, the index of the fastest trial up to and including it.
 
     The index is None before the first valid trial.
 
@@ -270,7 +273,10 @@ class Metered:
         return self._target.space(workload)
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        """Lower configs, count them, and add the recorded seconds of their compilation."""
+        """Lower configs with the wrapped target, and count them.
+
+        If the table contains durations, the recorded seconds of compiling these configs are added.
+        """
         self.compiled += len(configs)
         if self._table.spent is not None:
             self.seconds += float(
@@ -279,7 +285,10 @@ class Metered:
         return self._target.lower(workload, configs)
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """Measure programs, and add the recorded seconds of their measurement."""
+        """Measure programs with the wrapped target.
+
+        If the table contains durations, the recorded seconds of measuring these configs are added.
+        """
         if self._table.spent is not None:
             rows = self._table.rows_of_configs(lowered.configs)
             self.seconds += float(self._table.spent.measuring[rows].sum())
@@ -308,7 +317,11 @@ class KeptRuns:
         self._rows = RowCache(folder / RUNS, TunerRun, fresh)
 
     def find(self, job: ComparisonJob) -> TunerRun | None:
-        """Return the stored result of a run, or None if the run has to be executed."""
+        """Return the stored result of a run, or None if the run has to be executed.
+
+        Args:
+            job: the run: a tuner, a workload and a seed.
+        """
         entry = self._rows.find(self._key(job))
         if entry is None:
             return None
@@ -316,7 +329,11 @@ class KeptRuns:
         return replace(entry, tuner=job.tuner_config.label, workload=job.workload)
 
     def add(self, run: TunerRun) -> None:
-        """Append the result of a run to the file of finished runs. Raise `OSError` on failure."""
+        """Append the result of a run to the file of finished runs. Raise `OSError` on failure.
+
+        Args:
+            run: result of a run of the plan.
+        """
         label = {tuner_config.label: tuner_config for tuner_config in self.plan.tuner_configs}
         job = ComparisonJob(label[run.tuner], run.workload, run.seed)
         self._rows.add(self._key(job), run)
@@ -339,7 +356,13 @@ class KeptRuns:
 
 @lru_cache(maxsize=1)
 def code_digest() -> str:
-    """Return a digest of the source code and libraries that affect results, 16 hex digits."""
+    """Return a digest of the source code and libraries that affect the results of runs.
+
+    Stored results with another digest are not used again.
+
+    Returns:
+        16 hexadecimal digits.
+    """
     hasher = hashlib.sha256(" ".join(map(version, _LIBRARIES)).encode())
     for package in (targets, search, models):
         for path in package.__path__:

@@ -51,14 +51,14 @@ def test_bed_of(options: CompareOptions, tables: Path) -> tuple[TestBed, dict[st
 
 
 def recorded(files: Sequence[str], wanted: Sequence[str]) -> RecordedTestBed:
-    """Create a test bed from recorded tables, with the selected workloads.
+    """Create a test bed from tables of measurements that were recorded on hardware.
 
     Args:
         files: paths of the tables, one per workload.
-        wanted: selection of workloads; see `select_workloads`.
+        wanted: positions, names or IDs of workloads; see `select_workloads`.
 
     Returns:
-        The test bed.
+        The test bed, which contains only the selected workloads.
 
     Raises:
         SelectionError: the selection is invalid.
@@ -76,7 +76,8 @@ def make_test_bed(
 
     Args:
         network: name or file of the network; None if all workloads are given as text.
-        wanted: selection of the network's workloads, or texts of workloads.
+        wanted: positions, names or IDs of the network's workloads (see `select_workloads`), or
+            texts such as `conv2d:n=1,c=64,…`.
         target: name of the target.
         space: name of the schedule space.
         live: run tuners on the target itself, so that their durations include lowering and
@@ -137,14 +138,18 @@ def _parse_positions(part: str, known: Named) -> range:
 def _workloads(
     network: str | None, wanted: Sequence[str], target: Target, max_waste: float
 ) -> list[Workload]:
-    """Return the selected workloads without duplicates.
+    """Return the selected workloads of a network and the workloads given as text, each once.
 
     Args:
         network: name or file of the network; None if all workloads are given as text.
-        wanted: selection of the network's workloads, or texts of workloads.
+        wanted: positions, names or IDs of the network's workloads, or texts of workloads. A text
+            contains a colon. Without any of them, all workloads of the network are returned.
         target: the target.
         max_waste: a layer is included only if at most this fraction of its multiplications are with
             padding zeros.
+
+    Raises:
+        SelectionError: no network and no workload is given, or the selection is invalid.
     """
     texts = [text for text in wanted if ":" in text]
     picks = [text for text in wanted if ":" not in text]

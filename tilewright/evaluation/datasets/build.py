@@ -1,4 +1,7 @@
-"""Steps of building a dataset, which `flows.dataset` runs, and the state of a dataset's folder."""
+"""Steps of building a dataset, which `flows.dataset` runs, and the state of a dataset's folder.
+
+A plan divides the dataset into parts. A part is a Parquet file with rows of one piece of hardware.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ _MOST_PLAN_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class PlannedFile(Event):
-    """Event that is emitted when the plan of a dataset was made or read.
+    """Event that is emitted when the plan of a dataset was made, or read from an earlier build.
 
     Attributes:
         rows: number of rows of the dataset.
@@ -81,17 +84,22 @@ class RowsDone(Event):
 
 
 def rows_done(emit: Listener, rows: int) -> None:
-    """Emit an event about `rows` further measured rows of a dataset."""
+    """Emit an event about further measured rows of a dataset.
+
+    Args:
+        emit: function that receives the event.
+        rows: number of rows since the last event.
+    """
     emit(RowsDone(rows))
 
 
 def measure_part(plan: DatasetPlan, part: PlanPart, tell: Progress) -> bytes:
-    """Measure a part of a dataset in this process.
+    """Measure a part of a dataset, the rows of one file, in this process.
 
     Args:
         plan: the plan of the dataset.
-        part: the part.
-        tell: called with the number of rows that were measured since the last call.
+        part: the part to measure.
+        tell: function that is called with the number of rows measured since the last call.
 
     Returns:
         The content of the part's Parquet file.
@@ -134,7 +142,7 @@ def receive_part(plan: DatasetPlan, part: PlanPart, data: bytes, tell: Progress)
         plan: the plan of the dataset.
         part: the part.
         data: content of the file, as the worker sent it.
-        tell: called with the number of rows of the part.
+        tell: function that is called with the number of rows of the part.
 
     Returns:
         `data`, unchanged.
@@ -196,7 +204,7 @@ def _target(kind: str, specification: str, space: str, fingerprint: str) -> Targ
 # -- what is there -----------------------------------------------------------------------------
 
 HeldPart = tuple[FileRecord, tuple[Feature, ...]]
-"""Record of a stored file, and the features that it contains."""
+"""Entry of a stored file in `dataset.json`, and descriptions of the features in the file."""
 
 
 def kept_plan(folder: Path, options: DatasetOptions) -> DatasetPlan | None:
@@ -252,9 +260,12 @@ def store_plan(folder: Path, plan: DatasetPlan) -> DatasetPlan:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Raise `DatasetError` if a folder contains a dataset without the plan of its build.
+    """Check that a folder does not contain a finished dataset without the plan of its build.
 
-    The dataset was then built elsewhere and cannot be extended.
+    Such a dataset was built elsewhere and cannot be extended.
+
+    Raises:
+        DatasetError: the folder contains such a dataset.
     """
     if (folder / ABOUT).exists():
         raise DatasetError(
@@ -263,7 +274,10 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def finished_files(folder: Path) -> dict[str, str]:
-    """Return the digest of each file of a dataset, by path; empty if the dataset is unfinished."""
+    """Return the SHA-256 digest of each file of a finished dataset, by path.
+
+    The result is empty if the dataset is unfinished or cannot be read.
+    """
     try:
         return {file.path: file.sha256 for file in read_about(folder).files}
     except DatasetError:
@@ -273,7 +287,7 @@ def finished_files(folder: Path) -> dict[str, str]:
 def kept_part(
     folder: Path, plan: DatasetPlan, part: PlanPart, finished: dict[str, str]
 ) -> HeldPart | None:
-    """Return the record of a part that is already stored, or None if it is missing or damaged.
+    """Return the description of a stored part, or None if its file is missing or damaged.
 
     Args:
         folder: folder of the dataset.
@@ -281,6 +295,9 @@ def kept_part(
         part: the part.
         finished: digests of the files, from `finished_files`. A file with another digest is
             damaged.
+
+    Returns:
+        The entry of the part's file in `dataset.json`, and descriptions of the file's features.
     """
     path = folder / plan.path(part)
     try:
@@ -292,7 +309,7 @@ def kept_part(
 
 
 def part_record(plan: DatasetPlan, part: PlanPart, data: bytes) -> HeldPart:
-    """Check the file of a part, and return the record for `dataset.json` and the features.
+    """Check the file of a part, and describe it for `dataset.json`.
 
     Args:
         plan: the plan of the dataset.
@@ -331,7 +348,7 @@ def log_dataset(folder: Path, plan: DatasetPlan, parts: Sequence[HeldPart]) -> D
     Args:
         folder: folder of the dataset.
         plan: the plan of the dataset.
-        parts: records of all parts, whose files are already stored.
+        parts: result of `part_record` for every part. The files of the parts are already stored.
 
     Returns:
         The metadata that were written.

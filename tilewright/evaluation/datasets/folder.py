@@ -116,7 +116,7 @@ class DatasetMetadata:
 
     @cached_property
     def parsed(self) -> tuple[Workload, ...]:
-        """The parsed workloads. Raises like `Workload.from_json` if a workload is invalid."""
+        """The workloads as objects. Reading it raises the errors of `Workload.from_json`."""
         return tuple(Workload.from_json(workload) for workload in self.workloads)
 
     @cached_property
@@ -185,7 +185,14 @@ def _check_version(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def _check(about: DatasetMetadata) -> None:
-    """Raise `ValueError` if the entries of the metadata contradict each other."""
+    """Check that the metadata of a dataset are consistent.
+
+    IDs and names must be unique, files must have valid paths and listed hardware, and the number of
+    rows must match the files.
+
+    Raises:
+        ValueError: the metadata contradict each other or list too many columns or files.
+    """
     known = _check_distinct("hardware", [device.id for device in about.hardware])
     _check_distinct("column", [column.name for column in about.columns])
     _check_distinct("file", [item.path for item in about.files])
@@ -233,10 +240,10 @@ _STEP = "copy it again from its source, or build the dataset again"
 
 @dataclass(frozen=True)
 class _RowsOfFile:
-    """Selected rows of a file.
+    """The rows of one file of a dataset that were selected for reading.
 
     Attributes:
-        file: the file.
+        file: entry of the file in `dataset.json`.
         which: indices of the selected rows in the file, int array of shape (n,).
         workload: workload index of each selected row, int array of shape (n,).
     """
@@ -358,7 +365,7 @@ def _rows_of(
 
 
 def _draw_rows(files: list[_RowsOfFile], rows: int | None, seed: int) -> list[_RowsOfFile]:
-    """Draw rows at random, and keep their order within each file.
+    """Draw rows at random without replacement, and keep their order within each file.
 
     Args:
         files: the rows to draw from, one entry per file.

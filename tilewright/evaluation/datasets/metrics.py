@@ -143,7 +143,7 @@ def _tasks(
         predicted: predictions, float array of shape (rows,).
 
     Yields:
-        The latencies and the predictions of each task, each of shape (rows of the task,).
+        For each task, log2 of the latencies and the predictions, both of shape (rows of the task,).
     """
     order = np.argsort(table.task, kind="stable")
     ends = np.flatnonzero(np.diff(table.task[order])) + 1
@@ -153,7 +153,10 @@ def _tasks(
 
 
 def _regret(log_latency: NDArray[np.float64], predicted: NDArray[np.float64], k: int) -> float:
-    """Return how much slower the fastest of a model's first k rows is than the fastest row.
+    """Return how much slower a task's best schedule is after `k` trials that a model chose.
+
+    The `k` rows with the lowest predictions are tried, and the fastest of them is compared with the
+    fastest row of the task.
 
     Args:
         log_latency: log2 of the latencies of a task, float array of shape (rows,).
@@ -162,7 +165,7 @@ def _regret(log_latency: NDArray[np.float64], predicted: NDArray[np.float64], k:
         k: number of rows that are tried.
 
     Returns:
-        The relative difference; 0.05 means 5 %.
+        The relative difference in latency; 0.05 means 5 % slower.
     """
     chosen = np.argsort(predicted, kind="stable")[:k]
     return float(np.exp2(log_latency[chosen].min() - log_latency.min()) - 1.0)

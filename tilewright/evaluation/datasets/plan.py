@@ -106,7 +106,7 @@ def select_targets(names: Sequence[str], kind: str) -> Found:
         kind: type of the targets to return, for example "vta".
 
     Returns:
-        The targets, each with its description for the plan.
+        Pairs of the target's description for the plan, and the target.
 
     Raises:
         DatasetError: a target is named twice, or cannot be rebuilt from its specification.
@@ -164,8 +164,8 @@ def draw_hardware(kind: str, count: int, seed: int) -> Found:
         seed: seed of the draw.
 
     Returns:
-        The targets, each with its description for the plan; empty if this machine cannot measure
-        this type of target.
+        Pairs of the target's description for the plan, and the target; empty if this machine cannot
+        measure this type of target.
     """
     try:
         if kind == MEASURED:
@@ -184,6 +184,9 @@ def _rebuild_target(kind: str, specification: Mapping[str, Json]) -> tuple[Datas
     Args:
         kind: type of the target, for example "vta".
         specification: specification of the target.
+
+    Returns:
+        The description for the plan, and the target.
     """
     target = rebuild(kind, specification, _SPACES[kind])
     said = specification_of(target)
@@ -196,8 +199,8 @@ def _rebuild_target(kind: str, specification: Mapping[str, Json]) -> tuple[Datas
 
 CPU_WORKLOADS = 8
 LEAST_ROWS = 16
-"""Number of rows per cell if there are too few rows for all cells. Models are evaluated on pairs of
-rows of the same task, so a task needs several rows."""
+"""Number of rows per pair of hardware and workload if there are too few rows for all pairs. Models
+are evaluated on pairs of rows of the same task, so a task needs several rows."""
 PART_ROWS = {"vta": 8192, "gemmini": 512, "cpu": 64}
 """Approximate number of rows per part, by type of target. If a build is stopped, the unfinished
 part is measured again."""
@@ -225,7 +228,7 @@ def check_options(options: DatasetOptions) -> None:
 
 @dataclass(frozen=True)
 class PlanCell:
-    """Cell of a plan: the number of rows to measure for one workload on one piece of hardware.
+    """Entry of a plan: the number of rows to measure for one workload on one piece of hardware.
 
     Attributes:
         workload: index of the workload in the plan.
@@ -238,12 +241,12 @@ class PlanCell:
 
 @dataclass(frozen=True)
 class PlanPart:
-    """Cells of one piece of hardware that are measured together and stored in one file.
+    """Part of a plan: rows of one piece of hardware that are stored in one file.
 
     Attributes:
         hardware: index of the hardware in the plan.
         number: number of the part, counted from 0 for each piece of hardware.
-        cells: the cells.
+        cells: number of rows for each workload of the part.
     """
 
     hardware: int
@@ -252,7 +255,7 @@ class PlanPart:
 
     @property
     def rows(self) -> int:
-        """Number of rows of all cells."""
+        """Number of rows of the part, over all workloads."""
         return sum(cell.rows for cell in self.cells)
 
 
@@ -287,7 +290,7 @@ class DatasetPlan:
     def workload(self, place: int) -> Workload:
         """Return a workload of the plan, in the form in which it was drawn.
 
-        `fit_workload` adapts it to a piece of hardware.
+        On a piece of hardware, `fit_workload` adapts it to the block sizes of that hardware.
 
         Args:
             place: index of the workload in `workloads`.
@@ -397,8 +400,11 @@ def fit_workload(workload: Workload, target: Target) -> Workload:
 def shape_of(workload: Workload) -> Workload:
     """Return a workload without its epilogue and with the number type int8.
 
-    Workloads that become equal differ only in epilogue and number type. What a model learns about
-    one of them mostly applies to the others.
+    Workloads for which the result is equal have the same shape. What a model learns about one of
+    them mostly applies to the others.
+
+    Args:
+        workload: the workload.
     """
     return replace(workload.with_steps(()), dtype="int8")
 
@@ -407,7 +413,15 @@ def shape_of(workload: Workload) -> Workload:
 
 
 def _hardware(options: DatasetOptions, kind: str) -> Found:
-    """Return the hardware of a type that the options name, or draw some if they name no targets."""
+    """Return the hardware of one type: the targets that the options name, or random ones.
+
+    Args:
+        options: options of the dataset. If they name no targets, the hardware is drawn.
+        kind: type of the targets, for example "vta".
+
+    Returns:
+        Pairs of the target's description for the plan, and the target.
+    """
     if options.targets:
         return select_targets(options.targets, kind)
     return draw_hardware(kind, options.specs, options.seed) if kind in (DRAWN, MEASURED) else []
@@ -442,8 +456,8 @@ def _cells(
     workload does not run on the hardware are skipped.
 
     Args:
-        hardware: the hardware with its targets.
-        workloads: the workloads with their indices in the plan.
+        hardware: pairs of the target's description and the target.
+        workloads: pairs of the workload's index in the plan and the workload.
         rows: number of rows to divide.
         rng: random generator.
 
@@ -492,7 +506,17 @@ def _shared_out(
 def _parts(
     cells: Mapping[tuple[int, int], int], hardware: Sequence[DatasetHardware]
 ) -> Iterator[PlanPart]:
-    """Group the cells of each piece of hardware into parts of at least `PART_ROWS` rows."""
+    """Group the rows of each piece of hardware into parts of at least `PART_ROWS` rows.
+
+    The last part of a piece of hardware may be smaller.
+
+    Args:
+        cells: number of rows, by the indices of hardware and workload.
+        hardware: the hardware of the plan.
+
+    Yields:
+        The parts, ordered by hardware.
+    """
     for h, device in enumerate(hardware):
         limit = PART_ROWS[device.kind]
         number, held = 0, list[PlanCell]()

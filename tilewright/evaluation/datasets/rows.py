@@ -83,14 +83,14 @@ class Sample:
 
 
 def in_order(every: Sequence[tuple[str, ...]]) -> list[str]:
-    """Merge lists of column names into one list without duplicates.
+    """Merge several lists of column names into one list without duplicates.
 
     A new name is inserted after its predecessor in its own list. The order of each list is thus
     kept as far as the lists agree, and the columns that describe a schedule stay in the order of
     the space's knobs.
 
     Args:
-        every: the lists.
+        every: the lists of column names, one per file or sample.
 
     Returns:
         The merged list.
@@ -115,8 +115,9 @@ def part_order(plan: DatasetPlan, part: PlanPart) -> dict[str, Any]:
         part: a part of the plan.
 
     Returns:
-        The seed, the digest of the plan, the hardware with its specification, and the cells. A cell
-        is a list of the index of the workload, the workload, and the number of rows.
+        The seed, the digest of the plan, the hardware with its specification, and the `cells`: one
+        list per workload of the part, with the index of the workload, the workload, and its number
+        of rows.
     """
     hardware = plan.hardware[part.hardware]
     return {
@@ -128,12 +129,14 @@ def part_order(plan: DatasetPlan, part: PlanPart) -> dict[str, Any]:
 
 
 def measure_rows(order: Mapping[str, Any], target: Target, tell: Progress) -> Sample:
-    """Draw, lower and measure the rows of a part. Equal descriptions draw equal configs.
+    """Draw random configs, compile and measure them, and describe them by features.
+
+    Equal descriptions of a part draw equal configs.
 
     Args:
         order: description of the part, from `part_order`.
         target: the target that represents the part's hardware.
-        tell: called with the number of rows that were measured since the last call.
+        tell: function that is called with the number of rows measured since the last call.
 
     Returns:
         The measured rows.
@@ -343,11 +346,13 @@ class Reader:
 
 
 def _reads_as(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return True if numbers of a column's type may be converted to the expected type.
+    """Return whether a column of one type may be read as another type.
+
+    Integers of any width may be read as integers. Integers and floats may be read as floats.
 
     Args:
         given: type of the column.
-        wanted: expected type.
+        wanted: type to read.
     """
     if pa.types.is_integer(wanted):
         return bool(pa.types.is_integer(given))

@@ -153,7 +153,7 @@ def fit_model(
     Args:
         options: options of the training.
         table: the rows, which this function splits into a training part and a test part.
-        say: called with progress messages.
+        say: function that is called with progress messages.
 
     Returns:
         The model and the test part.
@@ -177,7 +177,7 @@ def fit_model(
 
 
 def _descent(options: TrainingOptions, start: Transferred) -> dict[str, str]:
-    """Return facts about the origin of a fine-tuned model, for its file.
+    """Return facts about the origin of a fine-tuned model, which are stored in the model's file.
 
     The facts are the identity of the model that was fine-tuned, and the digests of the datasets on
     which that model and its predecessors were trained.
@@ -193,14 +193,19 @@ def _descent(options: TrainingOptions, start: Transferred) -> dict[str, str]:
 def _knows(
     about: DatasetMetadata, table: TrainingTable, start: Transferred | None
 ) -> dict[str, str]:
-    """Return the IDs of the hardware and workloads that a model was trained on, for its file.
+    """Return the IDs of the hardware and workloads that a model was trained on.
 
-    For a fine-tuned model, the IDs of the original model are included.
+    They are stored in the model's file. For a fine-tuned model, the IDs of the original model are
+    included.
 
     Args:
         about: metadata of the dataset.
         table: the training rows.
         start: the model that was fine-tuned; None for a model that was trained from scratch.
+
+    Returns:
+        IDs separated by spaces, one text for the hardware and one for the workloads, by the key in
+        the model's file.
     """
     result = {}
     for of, ids in _ids(about, table).items():
@@ -210,7 +215,15 @@ def _knows(
 
 
 def _ids(about: DatasetMetadata, table: TrainingTable) -> dict[str, set[str]]:
-    """Return short IDs of the hardware and of the workloads in a table, under two keys."""
+    """Return shortened IDs of the hardware and workloads of a table's rows.
+
+    Args:
+        about: metadata of the dataset.
+        table: rows of the dataset.
+
+    Returns:
+        The IDs under the keys "hardware" and "workloads".
+    """
     hardware = {about.hardware[k].fingerprint[:_SHORT] for k in np.unique(table.hardware)}
     workloads = {
         Workload.from_json(about.workloads[k]).id[:_SHORT] for k in np.unique(table.workload)
@@ -221,7 +234,7 @@ def _ids(about: DatasetMetadata, table: TrainingTable) -> dict[str, set[str]]:
 def judge_model(options: TrainingOptions, fitted: FittedCostModel, digest: str) -> dict[str, Json]:
     """Evaluate a trained model on its held-out rows.
 
-    The results are also stored in the facts of the model.
+    The results are also stored in `facts`, the information in the model's own file.
 
     Args:
         options: options of the training.
@@ -353,7 +366,13 @@ def evaluate_model(
 
 
 def visible(features: Features) -> Features:
-    """Return features without the columns that are known only after compilation."""
+    """Return features without the columns about the compiled program.
+
+    Those columns (`program …`) are known only after compilation.
+
+    Args:
+        features: features of n rows.
+    """
     names = [not name.startswith("program ") for name in features.names]
     kept: NDArray[np.bool_] = np.array(names, dtype=np.bool_)
     columns = tuple(c for c, stays in zip(features.columns, kept, strict=True) if stays)
@@ -451,7 +470,17 @@ def _hold_out_rows(task: NDArray[np.int64], rng: np.random.Generator, held_out: 
 def _whole_groups(
     table: TrainingTable, kind: Kind, rng: np.random.Generator, held_out: float
 ) -> Mask:
-    """Draw whole workloads or pieces of hardware to hold out, and return the mask of their rows."""
+    """Draw whole groups of rows to hold out, and return the mask of their rows, shape (rows,).
+
+    Args:
+        table: the rows.
+        kind: type of the groups: `by_task` for workloads, `by_target` for pieces of hardware.
+        rng: random generator.
+        held_out: fraction of the groups to hold out. At least one is held out and one is left.
+
+    Raises:
+        DatasetError: there is only one group.
+    """
     groups, what = (
         (padded_workloads(table), "workload")
         if kind == "by_task"
@@ -472,6 +501,9 @@ def padded_workloads(table: TrainingTable) -> NDArray[np.int64]:
 
     Workloads that are identical after padding to the largest hardware block share an ID. A split by
     these IDs cannot leak between such workloads.
+
+    Args:
+        table: the rows.
     """
     names = table.features.names
     told = [k for k, name in enumerate(names) if name.startswith("workload ")]

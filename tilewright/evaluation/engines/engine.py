@@ -90,7 +90,15 @@ def _tilewright(source: Path, threads: int, inputs: Arrays) -> Infer:
 
 
 def _onnxruntime(source: Path, threads: int, inputs: Arrays) -> Infer:
-    """Load a network into onnxruntime, with its default graph optimisations and thread settings."""
+    """Load a network into onnxruntime, and return a function that runs one inference.
+
+    The graph optimisations are those of onnxruntime's defaults.
+
+    Args:
+        source: ONNX file of the network.
+        threads: number of threads within an operator.
+        inputs: arrays by input name.
+    """
     onnxruntime = importlib.import_module("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4

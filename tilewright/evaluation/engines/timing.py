@@ -185,7 +185,7 @@ def time_engines(
         inputs: arrays by input name, in the shapes of the network.
         threads: number of threads of each engine.
         rounds: number of rounds and their duration.
-        emit: called with a `RoundTimed` event after each round.
+        emit: function that is called with a `RoundTimed` event after each round.
 
     Returns:
         The measurements of all engines.
@@ -270,11 +270,18 @@ def _ask_engine(
 def _round(
     processes: Mapping[str, RpcProcess], number: int, seconds: float, threads: int
 ) -> tuple[dict[str, float], dict[str, float], bool]:
-    """Measure every engine once.
+    """Let every engine run inferences for some time, one after the other.
+
+    Args:
+        processes: child process of each engine, by name of the engine.
+        number: index of the round, by which the order of the engines rotates.
+        seconds: duration of the measurement per engine.
+        threads: number of threads of each engine.
 
     Returns:
         Median wall-clock seconds per inference and mean processor seconds per inference, by name of
-        the engine, and True if the round was quiet.
+        the engine, and True if the round was quiet: no thread had to wait long for a core, and the
+        hypervisor took no time.
     """
     names = list(processes)
     wall: dict[str, float] = {}
@@ -306,12 +313,12 @@ def _stolen_ticks() -> int:
 def _difference(outputs: Sequence[NDArray[Any]], wanted: Sequence[NDArray[Any]]) -> float:
     """Return the largest relative difference between the outputs of two engines.
 
-    The difference of an output is its largest absolute difference, divided by the largest absolute
-    value of the reference. It is infinite if the shapes differ.
+    For each output, the largest absolute difference is divided by the largest absolute value of the
+    reference. The result is infinite if the shapes differ.
 
     Args:
-        outputs: outputs of an engine.
-        wanted: outputs of the first engine, the reference.
+        outputs: outputs of an engine, in the order of the network's outputs.
+        wanted: outputs of the first engine, the reference, in the same order.
     """
     if [array.shape for array in outputs] != [array.shape for array in wanted]:
         return float("inf")

@@ -42,7 +42,14 @@ class ModelSummary:
         return [feature for feature in self.features if feature.share > 0][:count]
 
     def effect(self, feature: Ranked) -> str:
-        """Return a word for the effect of large feature values, such as "slower" or "mixed"."""
+        """Return one word for the effect of large values of a feature on the prediction.
+
+        For latencies, the words are "slower" and "faster"; for validity, "likelier" and "less
+        likely". If large values have no consistent effect, the word is "mixed".
+
+        Args:
+            feature: a feature of this model.
+        """
         if abs(feature.direction) < MIXED:
             return "mixed"
         rises = feature.direction > 0
@@ -109,7 +116,11 @@ def model_summaries(explained: Sequence[Explained]) -> list[ModelSummary]:
 
 
 def accuracy(judged: Sequence[JudgedWorkload]) -> ModelAccuracy:
-    """Return the accuracy of the models, computed from the predictions for all workloads."""
+    """Return the accuracy of the models P, V and A over all workloads.
+
+    Args:
+        judged: predictions and true values for each workload.
+    """
     p, a, v = (pool_predictions(judged, role) for role in "PAV")
     return ModelAccuracy(
         p_rmse=rmse(p),
@@ -125,6 +136,9 @@ def vetoed_shares(explained: Sequence[Explained]) -> Vetoed:
     """Return the fractions of valid configs that Model V (validity) would wrongly reject.
 
     Only random configs that the run never tried are considered.
+
+    Args:
+        explained: the workloads.
     """
     return Vetoed(vetoed_fraction(explained), vetoed_fraction(explained, FASTEST))
 
@@ -199,7 +213,8 @@ def pool_predictions(judged: Sequence[JudgedWorkload], role: str) -> Floats:
         role: the model: "P", "V" or "A".
 
     Returns:
-        Predictions and true values, float array of shape (2, n).
+        Float array of shape (2, n): predictions and true values. They are log2 of the latency for P
+        and A; for V, the probability of being valid and the label 1 or 0.
     """
     parts = [workload.pairs[role][:2] for workload in judged if role in workload.pairs]
     return np.concatenate([np.empty((2, 0)), *parts], axis=1)
@@ -215,7 +230,10 @@ def rmse(pair: Floats) -> float:
 
 
 def mean_rank(judged: Sequence[JudgedWorkload], role: str) -> float:
-    """Return a model's rank correlation within a workload, averaged over workloads; NaN if unknown.
+    """Return how well a model ranks the configs of a workload, averaged over workloads.
+
+    This is Spearman's rank correlation between predicted and true latency; NaN if it is unknown for
+    all workloads.
 
     Args:
         judged: predictions for each workload.
@@ -237,8 +255,8 @@ def brier(pair: Floats) -> float:
 def vetoed_fraction(explained: Sequence[Explained], fastest: float = 1.0) -> float:
     """Return the fraction of valid untried configs that Model V (validity) would reject.
 
-    V rejects a config if the predicted probability is below its threshold. The result is NaN if
-    there are no valid untried configs.
+    Model V rejects a config if the predicted probability of being valid is below its threshold. The
+    result is NaN if there are no valid untried configs.
 
     Args:
         explained: the workloads.
@@ -257,7 +275,14 @@ def vetoed_fraction(explained: Sequence[Explained], fastest: float = 1.0) -> flo
 
 
 def average_ranks(values: Floats) -> Floats:
-    """Return ranks from 1, float array of shape (n,). Equal values share their mean rank."""
+    """Return the rank of each value, where 1 is the lowest. Equal values share their mean rank.
+
+    Args:
+        values: float array of shape (n,).
+
+    Returns:
+        Float array of shape (n,).
+    """
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray(np.cumsum(counts) - (counts - 1) / 2)[places]
 

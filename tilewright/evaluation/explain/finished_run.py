@@ -69,7 +69,13 @@ class TunedFolder:
         return self.target.fingerprint != self.recorded_on
 
     def rounds(self, workload: Workload) -> list[FinishedRound]:
-        """Return the recorded rounds of a workload, in order.
+        """Return the stored rounds of a workload, in order.
+
+        If the store contains several runs of the workload, the rounds of the run with the tuner's
+        seed and batch size are preferred to runs that started from other models.
+
+        Args:
+            workload: the workload.
 
         Raises:
             FolderError: no trial of the workload is stored.
@@ -100,7 +106,7 @@ class _WrittenTarget(BaseModel):
 
 
 class _WrittenSchedule(BaseModel):
-    """Fields of a schedule that identify its workload."""
+    """Fields of a schedule in `schedules.json` that identify its workload."""
 
     workload: str
     epilogue: str

@@ -69,7 +69,12 @@ def _advise_on_failures(folder: TunedFolder, explained: Sequence[Explained]) -> 
     """Advise what to do if many trials are invalid.
 
     The advice is a space with more valid schedules, a tuner that predicts validity, or more trials
-    for Model V (validity).
+    as training data for Model V, which predicts validity. The result is None if few trials are
+    invalid.
+
+    Args:
+        folder: the run.
+        explained: explanation of each workload.
     """
     failures, reasons, trials = Counter[str](), Counter[str](), 0
     for explanation in explained:
@@ -98,7 +103,14 @@ def _advise_on_failures(folder: TunedFolder, explained: Sequence[Explained]) -> 
 
 
 def _advise_on_bounds(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
-    """Advise what to do if expensive layers are far from their lower bounds."""
+    """Advise what to do if expensive layers are far from their lower bounds.
+
+    The result is None if there is no such layer.
+
+    Args:
+        folder: the run.
+        explained: explanation of each workload.
+    """
     total = float(np.nansum([explanation.trajectory.cost for explanation in explained]))
     far = [
         explanation
@@ -151,9 +163,14 @@ def _advise_on_trials(folder: TunedFolder, explained: Sequence[Explained]) -> Ad
 
 
 def _veto(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
-    """Advise what to do if Model V (validity) rejects fast schedules or is biased.
+    """Advise what to do if Model V, which predicts validity, rejects fast schedules or is biased.
 
-    A biased model predicts too many or too few valid configs on average.
+    A biased model predicts too many or too few valid configs on average. The result is None if
+    Model V is neither, or if there is no such model.
+
+    Args:
+        folder: the run.
+        explained: explanation of each workload.
     """
     pair = pool_predictions([explanation.unseen for explanation in explained], "V")
     if not pair.shape[1] or np.ptp(pair[1]) == 0:
@@ -182,7 +199,14 @@ def _veto(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
 
 
 def _too_long(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
-    """Advise a smaller number of trials if no layer improved in the second half of the run."""
+    """Advise a smaller number of trials if no layer improved in the second half of the run.
+
+    The result is None if a layer did improve.
+
+    Args:
+        folder: the run.
+        explained: explanation of each workload.
+    """
     last = max(explanation.trajectory.last_improvement for explanation in explained)
     whole = -(-last // folder.batch) * folder.batch
     if not last or 2 * whole > _most_trials(explained):

@@ -56,7 +56,7 @@ class ExplainError(TilewrightError):
 
 @dataclass(frozen=True)
 class Influence:
-    """Influence of features on the predictions of a model.
+    """Influence of features on the predictions of a model, as Shapley values.
 
     Attributes:
         names: names of the features.
@@ -264,8 +264,9 @@ def _influence(model: CostModel, asked: _Asked, learned: _Asked, seed: int) -> I
 
     Args:
         model: the model.
-        asked: configs whose predictions are explained; at most `_EXPLAINED` of them are drawn.
-        learned: configs on which the model was trained; they represent its usual inputs.
+        asked: predictions to explain; at most `_EXPLAINED` of their configs are drawn.
+        learned: predictions for the configs on which the model was trained. Their features
+            represent the model's usual inputs.
         seed: seed for drawing configs and for sampled Shapley values.
     """
     exact, features = is_exact(model), asked.input.features
@@ -295,8 +296,9 @@ def shapley_values(model: CostModel, x: Features, background: Features, seed: in
 
     Args:
         model: the model.
-        x: n rows to explain.
-        background: rows that represent the usual inputs of the model; not used for boosted trees.
+        x: features of the n rows to explain.
+        background: features of rows that represent the usual inputs of the model; not used for
+            boosted trees.
         seed: seed for sampled values; not used for boosted trees.
 
     Returns:
@@ -314,7 +316,7 @@ def shapley_values(model: CostModel, x: Features, background: Features, seed: in
 
 
 def is_exact(model: CostModel) -> bool:
-    """Return whether the Shapley values of a model are exact and not sampled."""
+    """Return whether the Shapley values of a model are exact, as for boosted trees, or sampled."""
     return isinstance(model, Boosted)
 
 
@@ -350,7 +352,7 @@ def explain_run(
         samples: number of random untried configs per workload on which the final models are
             evaluated.
         seed: seed for drawing these configs.
-        progress: called before each workload, with its index and the workload.
+        progress: function that is called before each workload, with its index and the workload.
 
     Returns:
         One explanation per workload.

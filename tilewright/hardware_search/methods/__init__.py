@@ -22,7 +22,7 @@ from tilewright.search.registry import MissingExtra, OptionError
 
 
 class MethodOptions(BaseModel):
-    """Base class of the options of a method. The fields' descriptions are their documentation."""
+    """Base class of the options of a method. The description of each field documents the option."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -107,7 +107,8 @@ def generator(seed: int, *parts: int) -> np.random.Generator:
 
     Args:
         seed: seed of the search.
-        parts: numbers that identify the step. Different steps get independent generators.
+        parts: numbers that identify the step, such as the row of a machine. Different steps get
+            independent generators.
 
     Returns:
         The generator.

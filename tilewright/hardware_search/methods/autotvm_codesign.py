@@ -57,9 +57,9 @@ class AutoTvmCodesign(PublishedMethod):
         count: int,
         rng: np.random.Generator,
     ) -> Places:
-        """Return the points with the highest predicted reward that simulated annealing finds.
+        """Return the untried points with the best predicted reward that simulated annealing finds.
 
-        `PublishedMethod.promising` describes the arguments.
+        The arguments and the shape of the result are those of `PublishedMethod.promising`.
         """
         if self.chains is None:
             self.chains = points.random(self.options.chains, rng)
@@ -77,13 +77,14 @@ class AutoTvmCodesign(PublishedMethod):
 
 
 class _Kept:
-    """The best untried points that annealing chains have visited.
+    """The best untried points that simulated annealing has visited.
 
-    Points whose machine cannot be built are left out.
+    A point is a machine with a schedule for every layer. Points whose machine cannot be built are
+    left out.
 
     Args:
         points: the search space.
-        tried: keys of the points that were tried, int array of shape (tried,).
+        tried: keys of the points that were tried (`JointSpace.keys`), int array of shape (tried,).
         size: maximum number of points to keep.
     """
 
@@ -94,14 +95,14 @@ class _Kept:
         self.places: dict[int, NDArray[np.int64]] = {}
 
     def offer(self, places: Places, scores: Floats) -> bool:
-        """Add points that the chains have visited, if they are among the best.
+        """Add points that simulated annealing has visited, if they are among the best.
 
         Args:
             places: the points, int array of shape (n, knobs).
             scores: their predicted rewards, float array of shape (n,).
 
         Returns:
-            True if at least one of the points is among the best.
+            True if at least one of the points is now kept.
         """
         keys = self.points.keys(places)
         scores = np.where(self.points.rows(places) < 0, -np.inf, scores)

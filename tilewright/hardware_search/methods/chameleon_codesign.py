@@ -77,9 +77,10 @@ class ChameleonCodesign(PublishedMethod):
         count: int,
         rng: np.random.Generator,
     ) -> Places:
-        """Train the agent with the reward model, and return points from clusters of its visits.
+        """Train the agent with the reward model, and return untried points that it visited.
 
-        `PublishedMethod.promising` describes the arguments.
+        The visited points are clustered, and one point per cluster is returned. The arguments and
+        the shape of the result are those of `PublishedMethod.promising`.
         """
         met = [
             self.agent.explore(points.random(self.options.starts, rng), rewards)

@@ -121,7 +121,10 @@ class Team(ActorCritic):
 
     @cached_property
     def _order(self) -> NDArray[np.int64]:
-        """Position of each knob's moves in the concatenated outputs of the kinds of agents."""
+        """Index of each knob in the joined outputs of the machine, mapping and scheduling agents.
+
+        Int array of shape (knobs,).
+        """
         moved = [np.arange(self.machine), np.array(self.mapping), np.array(self.scheduling)]
         place = np.zeros(self.knobs, np.int64)
         flat = np.concatenate([item.ravel() for item in moved])
@@ -130,7 +133,10 @@ class Team(ActorCritic):
 
     @cached_property
     def _members(self) -> NDArray[np.float32]:
-        """Matrix of shape (knobs, agents) that is 1 where the knob belongs to the agent, else 0."""
+        """Matrix that assigns knobs to agents, float array of shape (knobs, agents).
+
+        An element is 1 if the agent changes the knob, else 0.
+        """
         if not self.several:
             return np.ones((self.knobs, 1), np.float32)
         agents = [tuple(range(self.machine)), *self.mapping, *self.scheduling]
@@ -152,7 +158,10 @@ class Team(ActorCritic):
 
     @property
     def _widths(self) -> list[tuple[int, int]]:
-        """Number of inputs and number of knobs to change, for each kind of agent."""
+        """Number of inputs and number of outputs (changed knobs) of each agent's network.
+
+        There is one pair per kind of agent: machine, mapping, scheduling.
+        """
         if not self.several:
             return [(self.knobs, self.knobs)]
         maps, schedules = len(self.mapping[0]), len(self.scheduling[0])

@@ -103,11 +103,11 @@ class Dcoc(PublishedMethod):
         count: int,
         rng: np.random.Generator,
     ) -> Places:
-        """Train the agents with the reward model, and return points from their visits.
+        """Train the agents with the reward model, and return untried points from their visits.
 
         With the option `confidence`, confidence sampling selects these points. Otherwise they are
-        the points with the highest predicted reward. `PublishedMethod.promising` describes the
-        arguments.
+        the points with the highest predicted reward. The arguments and the shape of the result are
+        those of `PublishedMethod.promising`.
         """
         met = []
         for _ in range(self.options.episodes):
@@ -133,7 +133,17 @@ class Dcoc(PublishedMethod):
         seen: LayerMeasurements,
         rng: np.random.Generator,
     ) -> Places:
-        """Return the points at which walks start: some of the best measured ones, else random."""
+        """Return the points at which the agents start: some of the best measured ones, else random.
+
+        Args:
+            points: the search space.
+            rewards: predicts the rewards of points.
+            seen: the measurements so far.
+            rng: random generator.
+
+        Returns:
+            Int array of shape (starts, knobs).
+        """
         start = points.random(self.options.starts, rng)
         known = np.unique(np.array(seen.places), axis=0)
         best = known[np.argsort(-rewards(known), kind="stable")]
@@ -162,7 +172,14 @@ def knobs_by_agent(
 
 
 def _sizes(points: JointSpace) -> tuple[tuple[float, ...], ...]:
-    """Return the sizes of each slot's layer that agents see, on a logarithmic scale from 0 to 1."""
+    """Return the sizes of each slot's layer, which the agents see as inputs.
+
+    A slot is a layer of the networks. Sizes are on a logarithmic scale from 0 to 1, relative to the
+    largest layer.
+
+    Returns:
+        One tuple per slot, with one number per size in `SHAPE`.
+    """
     shapes = np.log2(np.nanmax(points.slots.shapes, axis=0) + 1)
     scaled = shapes / np.maximum(shapes.max(axis=0), 1)
     assert scaled.shape[1] == len(SHAPE)

@@ -104,7 +104,7 @@ class JointSpace:
 
     @property
     def hardware_columns(self) -> NDArray[np.int64]:
-        """Columns of a point that belong to the machine, int array of shape (hardware knobs,)."""
+        """Columns of the hardware knobs in a point, int array of shape (hardware knobs,)."""
         return np.arange(len(self.machine))
 
     def machines(self, places: Places) -> Floats:
@@ -311,7 +311,14 @@ class JointSpace:
 
 
 def _slots(designs: list[Design]) -> JointSlots:
-    """Collect the layers of machines into arrays, with one core per machine."""
+    """Collect the layers of several machines into arrays.
+
+    Args:
+        designs: the largest machine of each core, with its layers.
+
+    Returns:
+        The layers, with one core per machine, in the order of `designs`.
+    """
     names: dict[tuple[str, str], int] = {}
     knobs: dict[str, int] = {}
     spaces = [

@@ -55,7 +55,11 @@ class _OptunaSearch:
         self.options = options
 
     def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
-        """Return the Optuna sampler that draws machines."""
+        """Return the Optuna sampler that draws machines. Subclasses implement this method.
+
+        Args:
+            seed: seed of the sampler.
+        """
         raise NotImplementedError
 
     def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
@@ -106,7 +110,15 @@ class _OptunaSearch:
         }
 
     def _tune_machine(self, tuning: LayerTuning) -> Worth:
-        """Tune each layer of a machine for another round, and return its area and objective."""
+        """Tune each layer of a machine for another round of trials.
+
+        Args:
+            tuning: the machine with the tuners of its layers.
+
+        Returns:
+            Area of the machine and value of the objective. If a layer has no valid trial, the
+            result is `NOTHING`.
+        """
         design = tuning.design
         layers = [tuning.advance(k, self.options.trials) for k in range(len(design.layers))]
         objective = tuning.evaluator.objective

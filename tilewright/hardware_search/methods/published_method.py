@@ -121,7 +121,17 @@ class PublishedMethod:
     ) -> Places:
         """Choose the points of the next batch.
 
-        The first batches are random. In later batches, a fraction `greed` of the points is random.
+        The first batches are random. In later batches, the method proposes the points, and a
+        fraction `greed` of them is replaced by random points.
+
+        Args:
+            points: the search space.
+            seen: the measurements so far.
+            tried: keys of the points that were tried, int array of shape (tried,).
+            rng: random generator.
+
+        Returns:
+            The points, int array of shape (n, knobs).
         """
         layers = max(1, int((points.slots.calls > 0).sum(axis=1).mean()))
         count = max(1, self.table.plan // layers)

@@ -212,7 +212,7 @@ def layer_features(points: JointSpace, places: Places) -> Floats:
 
 
 def layer_names(points: JointSpace) -> list[str]:
-    """Return the names of the columns of `layer_features`."""
+    """Return the names of the columns of `layer_features`, such as `layer height`."""
     knobs = points.slots.knobs
     return [
         *(f"machine {knob.name}" for knob in points.hardware.space.knobs),
@@ -286,7 +286,9 @@ def overflow(points: JointSpace, places: Places) -> Floats:
 
 
 class _Knobs:
-    """Looks up the schedule knobs of points by name. A knob may have several names.
+    """Looks up the schedule knobs of points by name.
+
+    Some knobs have different names for different operators, so a look-up takes several names.
 
     Args:
         points: the search space.
@@ -297,9 +299,13 @@ class _Knobs:
         self.names, self.values = points.slots.knobs, points.values(places)
 
     def __call__(self, *names: str) -> Floats:
-        """Return the values of the knob with one of the names, shape (points, slots).
+        """Return the values of the first knob that a layer has among several names.
 
-        The value is 1 if the layer has no knob with such a name.
+        Args:
+            *names: possible names of the knob.
+
+        Returns:
+            Float array of shape (points, slots); 1 if the layer has no knob with such a name.
         """
         result = np.full(self.values.shape[:2], np.nan)
         for name in names:

@@ -281,7 +281,7 @@ class TwoLevel:
 
 
 class _Search:
-    """State of one search of the method `ours`."""
+    """State of one search of the method `ours`: candidate machines, and tuners of their layers."""
 
     def __init__(
         self,
@@ -304,7 +304,11 @@ class _Search:
     # -- machines ------------------------------------------------------------------------------
 
     def _screen_machines(self) -> Machines:
-        """Select machines by their estimates. Leave out machines that cannot run every layer."""
+        """Select candidate machines by their estimates, without measuring.
+
+        Machines that cannot run every layer are left out. Without the option `estimates`, the
+        candidates are drawn at random, and lower bounds take the place of estimates.
+        """
         count = len(self.problem.hardware.points)
         drawn = generator(self.seed, 0).permutation(count)
         objective = self.evaluator.objective
@@ -326,10 +330,16 @@ class _Search:
         return Machines(able, self.problem.hardware.points, least, objective)
 
     def _least_metrics(self, design: Design) -> NDArray[np.float64]:
-        """Return lower bounds of the metrics of a machine's layers, shape (metrics, layers).
+        """Return lower bounds of the metrics of a machine's layers.
 
         The option `bounds` decides whether the bounds of seconds are the target's bounds or only
         rooflines.
+
+        Args:
+            design: the machine.
+
+        Returns:
+            Metrics per call, float array of shape (metrics, layers).
         """
         seconds = design.bounds if self.options.bounds else design.rooflines
         return np.stack(
@@ -387,16 +397,16 @@ class _Search:
         return [int(layer) for layer in left[heavy[:enough]]]
 
     def _savings(self, optimum: PerLayer, likely: PerLayer) -> PerLayer:
-        """Return the saving that another batch of trials is expected to bring for each layer.
+        """Return how much another batch of trials of a layer is expected to lower the objective.
 
         Args:
             optimum: estimated metrics of the layers with their best schedules, float array of shape
                 (metrics, machines, layers).
-            likely: expected metrics: measured where there is a valid trial, otherwise `optimum`,
-                same shape.
+            likely: expected metrics, same shape: the measured ones of a layer with a valid trial,
+                otherwise `optimum`.
 
         Returns:
-            Saving of the objective, float array of shape (machines, layers); 0 for machines with
+            Decrease of the objective, float array of shape (machines, layers); 0 for machines with
             unmeasured layers.
         """
         machines, options = self.machines, self.options
