@@ -85,7 +85,6 @@ def quoted(path: str, tuner: str, figure: str) -> str:
     ("path", "tuner", "figure"),
     [
         ("tuners-extended.parquet", "default", "trials, plan 16"),
-        ("tuners-extended.parquet", "default-blind", "trials, plan 16"),
         ("tuners-extended.parquet", "estimate", "trials, plan 16"),
         ("tuners-extended.parquet", "ml2tuner", "trials, plan 16"),
         ("tuners-extended.parquet", "ml2tuner", "trials"),
