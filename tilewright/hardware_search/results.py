@@ -367,7 +367,7 @@ def outcome_of(
 ) -> CodesignOutcome:
     """Collect the results of a co-design run.
 
-    The duration in the summary is 0 until `log_codesign` sets it.
+    The duration in the summary is 0 until `steps.log_codesign` sets it.
 
     Args:
         options: options of the run.

@@ -65,6 +65,8 @@ class Screening:
     def screen(self, rows: Sequence[int]) -> None:
         """Screen machines and keep the results. If the problem uses a cluster, its workers do this.
 
+        The cluster is used only if all of the machines are measured there.
+
         Args:
             rows: rows of the machines. Machines that were screened before are skipped.
 

@@ -31,6 +31,7 @@ def check(options: CodesignOptions) -> None:
 
     Raises:
         TilewrightError: the target, a network, the method or one of its options is unknown; the
+            address of the cluster is invalid; the target has no energy model for the objective; the
             bounds contradict each other; no machine fits the budget; or the output directory cannot
             be used.
     """

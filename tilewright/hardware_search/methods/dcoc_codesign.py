@@ -103,11 +103,18 @@ class Dcoc(PublishedMethod):
         count: int,
         rng: np.random.Generator,
     ) -> Places:
-        """Train the agents with the reward model, and return untried points from their visits.
+        """Train the agents with the reward model, and return untried points.
 
-        With the option `confidence`, confidence sampling selects these points. Otherwise they are
-        the points with the highest predicted reward. The arguments and the shape of the result are
-        those of `PublishedMethod.promising`.
+        Without the option `confidence`, these are the visited points with the highest predicted
+        reward, best first.
+
+        With the option `confidence`, confidence sampling draws visited points and replaces the weak
+        ones by mixtures of good points, which no agent may have visited. If drawn points or
+        mixtures were tried, are repeated or need a machine that cannot be built, other visited
+        points fill up the result. Points whose tiles overflow a scratchpad come last, so that other
+        visited points can take their place.
+
+        The arguments and the shape of the result are those of `PublishedMethod.promising`.
         """
         met = []
         for _ in range(self.options.episodes):
@@ -133,7 +140,10 @@ class Dcoc(PublishedMethod):
         seen: LayerMeasurements,
         rng: np.random.Generator,
     ) -> Places:
-        """Return the points at which the agents start: some of the best measured ones, else random.
+        """Return the points at which the agents start: good measured points and random points.
+
+        At most a fraction `elite` of the points are measured points. They are the measured points
+        with the highest predicted reward. All other points are random.
 
         Args:
             points: the search space.
