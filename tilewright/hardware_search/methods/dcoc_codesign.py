@@ -82,7 +82,10 @@ class Dcoc(PublishedMethod):
         self.options = options
 
     def begin(self, points: JointSpace, seed: int) -> None:
-        """Create untrained agents for hardware, mapping and scheduling, and the critic."""
+        """Create untrained agents for hardware, mapping and scheduling, and the critic.
+
+        If the option `agents` is 1, a single agent changes all knobs.
+        """
         from tilewright.hardware_search.methods.dcoc_agents import Team
 
         options = self.options
@@ -174,7 +177,8 @@ def knobs_by_agent(
 
     Returns:
         The knobs of the mapping agents and of the scheduling agents, as columns of a point. Both
-        have the shape (slots, knobs), with -1 for a knob that the layer does not have.
+        have the shape (slots, knobs), with -1 for a knob that the layer does not have or that has a
+        single value.
     """
     tile = np.array([name.startswith("tile_") for name in points.slots.knobs])
     mapping, scheduling = points.column[:, tile], points.column[:, ~tile]
@@ -184,8 +188,8 @@ def knobs_by_agent(
 def _sizes(points: JointSpace) -> tuple[tuple[float, ...], ...]:
     """Return the sizes of each slot's layer, which the agents see as inputs.
 
-    A slot is a layer of the networks. Sizes are on a logarithmic scale from 0 to 1, relative to the
-    largest layer.
+    A slot is a layer of the networks. Each size is on a logarithmic scale from 0 to 1, relative to
+    its largest value among all layers.
 
     Returns:
         One tuple per slot, with one number per size in `SHAPE`.

@@ -199,15 +199,16 @@ def layer_features(points: JointSpace, places: Places) -> Floats:
     """Return the inputs of the cost model for every layer of points.
 
     The features are the hardware knobs, the sizes of the layer, and the features that AutoTVM calls
-    'knob': the values of the schedule knobs, which are extents of inner loops, and the extents of
-    the outer loops.
+    'knob'. These are the values of all schedule knobs and, for each tile size, the extent of the
+    outer loop. A tile size is the extent of an inner loop. The extent of the outer loop is the
+    largest tile size divided by the chosen one.
 
     Args:
         points: the search space.
         places: the points, int array of shape (points, knobs).
 
     Returns:
-        Float array of shape (points, slots, columns).
+        Float array of shape (points, slots, columns); NaN for knobs that a layer does not have.
     """
     machine, slots = points.machines(places), points.slots
     wide = np.broadcast_to(machine[:, None], (len(places), len(slots.names), machine.shape[1]))
