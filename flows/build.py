@@ -112,10 +112,13 @@ def build_program(
 
     Parts that the accelerator or TVM cannot compute are handled as follows:
 
-    - If TVM cannot compile an operator for the CPU, onnxruntime runs it.
-    - If no layer can run on the accelerator, onnxruntime runs the whole network.
+    - If TVM cannot compile an operator for the CPU, the steps are repeated, and onnxruntime runs
+      this operator. If TVM fails without naming a further operator, the error is raised.
+    - If no layer can run on the accelerator, onnxruntime runs the whole network. With the option
+      `bare`, the error is raised instead.
     - If the outputs exceed the default tolerance, the build is repeated with the noisiest layers in
-      floating point on the CPU.
+      floating point on the CPU. The error is raised instead if the user gave a tolerance, or if the
+      model was already quantised.
 
     Args:
         run: runner that executes the steps.
@@ -197,13 +200,17 @@ def compile_one(
 
     Parts that cannot be compiled well are handled as follows:
 
-    - If TVM cannot compile an operator, onnxruntime runs it.
-    - onnxruntime runs the whole network if the target has no kernel for any layer, if no layer has
-      a schedule, if the compiled network rejects generated inputs, or if the compiled library is
-      slower than onnxruntime. Speed is compared only if the options give neither schedules nor
-      sizes.
+    - If TVM cannot compile an operator, the steps are repeated, and onnxruntime runs this operator.
+      If TVM fails without naming a further operator, onnxruntime runs the whole network.
+    - onnxruntime runs the whole network if the target has no kernel for any layer, or if no layer
+      has a schedule.
+    - If the compiled network rejects the inputs, onnxruntime runs the whole network. With
+      calibration samples, the error is raised instead.
+    - If the options give neither schedules nor sizes, the compiled library is compared with
+      onnxruntime. If the library is clearly slower, onnxruntime runs the whole network.
     - If the outputs are too inaccurate in the number format that the target chose, the layers are
-      compiled in float32.
+      compiled in float32. The error is raised instead if the options give schedules, or if the
+      target has no float32 variant (see `CompilesKernels.in_float32`).
 
     Args:
         run: runner that executes the steps.

@@ -40,6 +40,9 @@ class Deletion:
 def plan_deletion(known: KnownRuns, run_id: str) -> Deletion:
     """Plan the deletion of a run, without deleting anything.
 
+    If the files may not be deleted, but the run has records in MLflow or Prefect, only the records
+    are deleted. If other runs use the output directory, its trials are kept.
+
     Args:
         known: the runs of the start page.
         run_id: ID of the run.
@@ -49,7 +52,7 @@ def plan_deletion(known: KnownRuns, run_id: str) -> Deletion:
 
     Raises:
         RunUnreadable: no run has this ID.
-        NotDeleted: the run is in progress, or its files may not be deleted.
+        NotDeleted: the run is in progress, or it has no records and its files may not be deleted.
         RunInUse: a command is working on the output directory of the run.
         OSError: the output directory cannot be read.
         MlflowException: MLflow does not answer.

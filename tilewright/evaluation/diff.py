@@ -541,7 +541,11 @@ class _ComparedWorkload(_Measured):
 
 
 class _Sharing(BaseModel):
-    """Entry `stop_gain` of `summary.json`: how trials were shared among the workloads."""
+    """Entry `stop_gain` of `summary.json`: how trials were shared among the workloads.
+
+    Attributes:
+        share: value of the option `--stop-gain`.
+    """
 
     share: float
 
@@ -562,7 +566,12 @@ class _ComparedSummary(BaseModel):
 
     @property
     def settings(self) -> dict[str, object]:
-        """Options of the run, by their names in `tuning.options`."""
+        """Settings of the run that `diff` compares.
+
+        They are the settings named in `_SETTINGS`, the tuner's own options, and `stop_gain`, the
+        value of the option `--stop-gain`. The key of a tuner's option is `option` with its name.
+        `stop_gain` is None if the workloads did not share their trials.
+        """
         plain = {name: getattr(self, name) for name in _SETTINGS}
         options = {f"option {name}": value for name, value in self.tuner_options.items()}
         return plain | options | {"stop_gain": self.stop_gain and self.stop_gain.share}

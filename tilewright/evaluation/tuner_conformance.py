@@ -101,7 +101,10 @@ class ToyTarget:
         )  # fmt: skip
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """Measure lowered configs. The mood decides which of them are valid."""
+        """Measure lowered configs.
+
+        The mood decides which configs are valid, and whether all of them take the same time.
+        """
         area, bytes_moved = self._sizes(lowered.workload, lowered.configs)
         status = np.where(lowered.ok, "valid", "compile_error").astype(object)
         if self.mood == "mixed":

@@ -145,6 +145,9 @@ class BudgetedEvaluator:
     ) -> NDArray[np.float64]:
         """Return the metrics of configs that this search has already measured.
 
+        If the metrics include the energy, configs whose energy is not known yet are simulated
+        again. This costs no budget.
+
         Args:
             design: the machine.
             workload: the layer.
@@ -235,6 +238,8 @@ class BudgetedEvaluator:
     def evaluate(self, design: Design, workload: Workload, configs: Configs) -> Measurements:
         """Compile configs, and measure those that compile, without keeping the programs.
 
+        The results of configs that were tried before are reused and cost no budget.
+
         Args:
             design: the machine.
             workload: the layer.
@@ -244,7 +249,7 @@ class BudgetedEvaluator:
             The measurements, one per config.
 
         Raises:
-            BudgetSpent: there are more configs than the budget allows. The first ones, which it
+            BudgetSpent: there are more new configs than the budget allows. The first ones, which it
                 allows, were measured.
             TrialStoreError: the trials cannot be stored.
             RunInUse: another command works on the run.
@@ -285,6 +290,8 @@ class BudgetedEvaluator:
 
     def correct(self, design: Design, workload: Workload, measured: Known) -> None:
         """Replace wrong trials in the store, so that a repeated search uses the corrected trials.
+
+        The evaluator must have a store. The trials in its memory are not changed.
 
         Args:
             design: the machine.

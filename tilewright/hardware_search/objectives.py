@@ -118,7 +118,7 @@ def scale_to_latency(
 
     Returns:
         The scaled costs in the unit of `Measurements.latency`, float array of shape (n,). The costs
-        are returned unchanged if a bound is unknown.
+        are returned unchanged if a bound is unknown, or if the lower bound of the cost is 0.
     """
     bound, knows = bound_of(target, workload), capability(target, HasEnergy)
     if bound is None or knows is None:

@@ -131,7 +131,10 @@ class CodesignOptions(CommandOptions):
 
     @property
     def folder(self) -> Path:
-        """Output directory of the run."""
+        """Output directory of the run.
+
+        It is the option `out` or, without it, a folder that is named after the networks.
+        """
         if self.out:
             return Path(self.out)
         return (

@@ -64,7 +64,8 @@ def describe_search(options: CodesignOptions) -> dict[str, Json]:
         options: options of the run.
 
     Returns:
-        Networks, target, limits, method, seed and objective, by name.
+        Networks, target, limits, method and seed, by name; also the objective if it is not
+        "latency".
     """
     target = make_target(options.target)
     written = specification_of(target)
@@ -105,9 +106,9 @@ def check_vacant(options: CodesignOptions) -> None:
 
 
 def check_own_run(options: CodesignOptions) -> None:
-    """Check that the output directory is empty or belongs to this run.
+    """Check that the output directory contains no results of another run.
 
-    The option `fresh` skips the check.
+    The option `fresh` skips the check. Files with other names are ignored.
 
     Args:
         options: options of the run.
@@ -139,7 +140,9 @@ def check_own_run(options: CodesignOptions) -> None:
 def begin_folder(options: CodesignOptions) -> None:
     """Write `run.json`, which marks the output directory as this run's, and remove the summary.
 
-    With the option `fresh`, all earlier results are removed.
+    If the run is resumed, `run.json` keeps the time at which it began. With the option `fresh`, all
+    earlier results are removed, and the run begins now. The specifications of machines are then
+    removed only if `run.json` belongs to a co-design run.
 
     Args:
         options: options of the run.

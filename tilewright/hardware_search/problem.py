@@ -144,7 +144,9 @@ class CodesignProblem:
         self._designs: dict[int, Design] = {}
 
     def check(self) -> None:
-        """Check that the problem has a solution.
+        """Check that the base machine runs layers of each network and that a machine can be built.
+
+        It is not checked that any machine can run all layers.
 
         Raises:
             NothingToOffload: the base machine cannot run any layer of a network.

@@ -367,7 +367,7 @@ def outcome_of(
 ) -> CodesignOutcome:
     """Collect the results of a co-design run.
 
-    The duration in the summary is 0 until `log_codesign` sets it.
+    The duration in the summary is 0 until `steps.log_codesign` sets it.
 
     Args:
         options: options of the run.
@@ -444,14 +444,15 @@ def _best_machine(proven: Sequence[ProvenDesign]) -> Best | None:
 def write_outputs(options: CodesignOptions, outcome: CodesignOutcome) -> None:
     """Write all result files of a co-design run to its output directory.
 
-    The summary is written last. A folder with a summary is therefore complete.
+    The specification files of machines that are no longer on the front are removed first. The
+    summary is written last. A folder with a summary is therefore complete.
 
     Args:
         options: options of the run.
         outcome: the results.
 
     Raises:
-        OSError: a file cannot be written.
+        OSError: a file cannot be written or removed.
     """
     place = options.folder
     output_folder.forget_specs(place, {row["name"] for row in outcome.front})

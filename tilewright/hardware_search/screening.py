@@ -65,6 +65,8 @@ class Screening:
     def screen(self, rows: Sequence[int]) -> None:
         """Screen machines and keep the results. If the problem uses a cluster, its workers do this.
 
+        The cluster is used only if all of the machines are measured there.
+
         Args:
             rows: rows of the machines. Machines that were screened before are skipped.
 
@@ -89,6 +91,9 @@ class Screening:
 
     def _order(self, design: Design) -> tuple[Any, ...]:
         """Return the arguments of `screen_layers` for a machine, except for the target.
+
+        If the objective is the latency, `screen_layers` does not use the lower bounds on the
+        energy. The lower bounds on the seconds then fill their place.
 
         Args:
             design: the machine.
@@ -162,7 +167,8 @@ def screen_layers(
     Args:
         target: the machine.
         layers: the workloads as JSON.
-        joules: lower bound on the energy of each layer in joules per call.
+        joules: lower bound on the energy of each layer in joules per call; not used if the
+            objective is the latency.
         sample: number of schedules per layer to estimate.
         seed: seed of the search.
         row: row of the machine, which is part of the seed of the random numbers.
@@ -170,7 +176,8 @@ def screen_layers(
 
     Returns:
         Metrics per call, float array of shape (metrics, layers). They are at least the lower bounds
-        of the layer, and infinite if no schedule fits.
+        of the layer, and infinite if the machine cannot run the layer or no schedule fits. If the
+        target has no estimates, they are the lower bounds.
     """
     results = [
         _least_metrics(
@@ -190,7 +197,8 @@ def _least_metrics(
     Args:
         target: the machine.
         workload: the layer.
-        joules: lower bound on the energy in joules per call.
+        joules: lower bound on the energy in joules per call; not used if the objective is the
+            latency.
         sample: number of random schedules to estimate; all of them in a smaller space.
         rng: random generator.
         objective: the objective by which schedules are compared.

@@ -31,6 +31,7 @@ def check(options: CodesignOptions) -> None:
 
     Raises:
         TilewrightError: the target, a network, the method or one of its options is unknown; the
+            address of the cluster is invalid; the target has no energy model for the objective; the
             bounds contradict each other; no machine fits the budget; or the output directory cannot
             be used.
     """
@@ -85,9 +86,10 @@ def pose_problem(options: CodesignOptions) -> CodesignProblem:
         The problem.
 
     Raises:
+        ClusterError: the cluster cannot be reached.
         NothingToOffload: the base machine cannot run any layer of a network.
         ImpossibleHardware: no machine satisfies the bounds and the budget.
-        TilewrightError: a network cannot be read.
+        TilewrightError: a network cannot be read, or two networks have the same name.
     """
     if options.cluster:
         connect(options.cluster)  # raises before any work is done if the cluster is unreachable
@@ -117,7 +119,10 @@ def search_designs(
 
     Raises:
         TrialStoreError: the trials cannot be stored.
+        RunInUse: another command works on the run.
         UnknownName: the method does not exist.
+        OptionError: an option of the method is invalid.
+        MissingExtra: the method needs a library that is not installed.
     """
     count = ProgressCount(problem, options.objective)
     evaluator = BudgetedEvaluator(

@@ -48,6 +48,8 @@ ATTEMPTS = (
 def convergence(results: Results) -> Markup:
     """Draw the regret of each tuner over the number of trials, averaged over all workloads.
 
+    A curve is the median over seeds, with its 95 % interval as a band.
+
     Args:
         results: results of the runs as arrays.
 
@@ -65,6 +67,8 @@ def convergence(results: Results) -> Markup:
 
 def convergence_by_workload(results: Results, titles: Sequence[str]) -> Markup:
     """Draw the regret of each tuner over the number of trials, with one panel per workload.
+
+    A curve is the median over seeds, with its 95 % interval as a band.
 
     Args:
         results: results of the runs as arrays.
@@ -92,6 +96,8 @@ def convergence_by_workload(results: Results, titles: Sequence[str]) -> Markup:
 def final_regret(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
     """Draw each tuner's regret after the last trial: a dot per seed, and the median with interval.
 
+    Regrets outside of the axis are drawn at its ends.
+
     Args:
         results: results of the runs as arrays.
         rows: rows of the leaderboard, best tuner first.
@@ -116,7 +122,8 @@ def final_regret(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
 def invalid_trials(results: Results) -> Markup:
     """Draw the cumulative number of invalid trials over the number of trials, one curve per tuner.
 
-    The dotted diagonal shows a tuner whose trials are all invalid.
+    The numbers are averaged over the workloads. A curve is the median over seeds, with its 95 %
+    interval as a band. The dotted diagonal shows a tuner whose trials are all invalid.
 
     Args:
         results: results of the runs as arrays.
@@ -139,7 +146,7 @@ def invalid_trials(results: Results) -> Markup:
 
 
 def attempts(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
-    """Draw what became of the configs of a run, as one stacked bar per tuner.
+    """Draw the outcomes of the configs that a run compiles, as one stacked bar per tuner.
 
     The parts of a bar are valid trials, invalid trials, configs that compiled but were not
     measured, and configs that did not compile. All numbers are means over the runs.
@@ -167,6 +174,8 @@ def attempts(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
 
 def seconds(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
     """Draw the wall-clock time of a run of each tuner. A hollow dot shows the time to the goal.
+
+    The times are medians over seeds. A thick line shows the 95 % interval of the time of a run.
 
     Args:
         results: results of the runs as arrays.
@@ -308,8 +317,10 @@ def _svg(figure: Figure, name: str) -> Markup:
 
     Args:
         figure: the figure.
-        name: name of the picture. The IDs in the SVG are derived from it, so that the IDs of
-            different pictures on a page do not clash.
+        name: name of the picture, from which Matplotlib derives the IDs of markers and clip paths.
+            These IDs are the targets of references, so they must differ between the pictures of a
+            page. The IDs of groups, such as `figure_1`, are equal in all pictures, but nothing
+            refers to them.
     """
     FigureCanvasSVG(figure)
     buffer = io.StringIO()

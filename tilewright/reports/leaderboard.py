@@ -241,7 +241,8 @@ def verdict(board: Leaderboard) -> str:
 def _distance_verdict(board: Leaderboard) -> str:
     """Return sentences about how close to the optimum the best tuner came, after how many trials.
 
-    The next tuners are mentioned for comparison.
+    The next tuners are mentioned for comparison. If the number of trials relative to a reference
+    tuner is known, a last sentence states it.
 
     Args:
         board: leaderboard of a comparison on workloads, whose optimum is known.

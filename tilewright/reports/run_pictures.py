@@ -51,7 +51,8 @@ def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
     """Draw the trials of one workload and the best latency so far over the number of trials.
 
     Horizontal lines show the latency of the stock compiler's fallback, the latency of the rule
-    schedule, and the lower bound, if they are known.
+    schedule, and the lower bound (the roofline if there is no tighter bound), if they are known. If
+    the chosen schedule was measured again for validation, another line shows its latency.
 
     Args:
         outcome: result of tuning the workload.

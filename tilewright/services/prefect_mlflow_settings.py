@@ -89,6 +89,9 @@ def keep_loopback_direct() -> None:
     All clients (urllib, requests, httpx, websockets) respect the variable `no_proxy`. Some clients
     prefer its lower-case name and others its upper-case name, so both are set.
 
+    If the package for SOCKS is missing, SOCKS proxies are also removed from the environment
+    variables, because clients would not start with them.
+
     Raises:
         ProxyError: a server on another machine needs a SOCKS proxy, but the package for SOCKS is
             missing.

@@ -67,25 +67,31 @@ class Space:
         return int(np.prod(self.cardinalities)) if self.listed is None else len(self.listed)
 
     def unravel(self, flat: NDArray[np.int64]) -> Configs:
-        """Convert flat indices to configs.
+        """Convert flat indices to configs. The first knob varies fastest.
 
         Args:
             flat: numbers of configs in the product of the knobs, shape (n,).
 
         Returns:
-            Knob indices, shape (n, knobs).
+            Knob indices, int32 array of shape (n, knobs).
+
+        Raises:
+            ValueError: a flat index is out of range.
         """
         indices = np.unravel_index(flat, tuple(self.cardinalities), order="F")
         return np.array(indices).T.astype(np.int32, order="C")
 
     def ravel(self, configs: Configs) -> NDArray[np.int64]:
-        """Convert configs to flat indices.
+        """Convert configs to flat indices. The first knob varies fastest.
 
         Args:
             configs: knob indices, shape (n, knobs).
 
         Returns:
             Numbers of the configs in the product of the knobs, shape (n,).
+
+        Raises:
+            ValueError: a knob index is out of range.
         """
         indices = tuple(configs.T.astype(np.int64))
         flat = np.ravel_multi_index(indices, tuple(self.cardinalities), order="F")

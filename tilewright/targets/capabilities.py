@@ -198,7 +198,8 @@ class Bounds(Protocol):
         """Return the roofline of a workload, a lower bound of its latency.
 
         The roofline is the larger of two times: the time for the arithmetic at peak throughput, and
-        the time for the memory transfers at full bandwidth.
+        the time for the memory transfers at full bandwidth. If reads and writes can overlap, the
+        longer of the two is the time for the transfers.
 
         Args:
             workload: the workload.

@@ -103,7 +103,11 @@ sources. The dictionary is empty if the user chose a cache folder."""
 
 
 def _folder_of(kind: str, name: str) -> Path | None:
-    """Create the folder that caches compiled kernels for a target's current sources.
+    """Create the cache folder for compiled kernels of a target's current sources.
+
+    The name of the folder is a digest of those source files that define kernels or the types of
+    their arguments (see `_KERNEL_WORDS`). This function also deletes the folders of older versions,
+    except the latest `_KEPT` ones.
 
     Args:
         kind: folder of the target's sources within `tilewright/targets`, such as `vta`.
@@ -134,7 +138,7 @@ def _folder_of(kind: str, name: str) -> Path | None:
 
 
 def _forget_old(caches: Path, current: Path) -> None:
-    """Delete all but the latest few kernel cache folders.
+    """Delete all kernel cache folders except the current one and the latest `_KEPT` others.
 
     Another process may delete them at the same time, so missing folders are ignored.
 

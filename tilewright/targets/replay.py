@@ -60,7 +60,8 @@ class MeasurementTable:
         status: status of each config, as in `Measurements`.
         failures: class of each compilation failure; empty if the config compiled.
         reasons: explanation of each status that is not `valid`.
-        cycles: latency in cycles; -1 if the config is not valid.
+        cycles: latency in cycles; -1 if the config is not valid or the target does not count
+            cycles.
         seconds: latency in seconds; NaN if the config is not valid.
         hidden: hidden features; NaN if the config failed to compile.
         spent: time that each row took, for tables that were recorded with a real compiler and
@@ -98,6 +99,8 @@ class MeasurementTable:
     @property
     def optimum(self) -> Latency:
         """Latency of the fastest valid config.
+
+        Its cycles are -1 if the target does not count cycles.
 
         Raises:
             TableError: no config is valid.

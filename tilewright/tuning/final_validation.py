@@ -425,9 +425,13 @@ def held_choice(
 ) -> FinalChoice | None:
     """Return the final choice that an earlier command stored, if it is still plausible.
 
+    To check the choice, the chosen schedule is lowered and measured once more on the target. A
+    chosen baseline is not measured here. If the stored latency is not plausible, the stored
+    measurements of the choice are marked as rejected in the trial store.
+
     Args:
         choice: the choice and its stored measurements.
-        timed: measurements by the flat index of their config; new ones are added.
+        timed: measurements by the flat index of their config; the new one is added.
         emit: receives a note if the stored choice is rejected.
 
     Returns:

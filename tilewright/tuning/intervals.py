@@ -34,10 +34,10 @@ def interval_of(values: Sequence[float]) -> Interval | None:
     The confidence is at least `CONFIDENCE`, whatever the distribution of the values.
 
     Args:
-        values: measurements, shape (n,); NaN is ignored.
+        values: measurements, shape (n,); NaN and infinite values are ignored.
 
     Returns:
-        The interval, or None for fewer than six values, for which no such interval exists.
+        The interval, or None for fewer than six finite values, for which no such interval exists.
     """
     known = np.asarray(values, dtype=np.float64)
     known = known[np.isfinite(known)]
@@ -59,7 +59,7 @@ def ratio_interval(above: Sequence[float], below: Sequence[float]) -> Interval |
         below: denominator in each turn.
 
     Returns:
-        The interval, or None for fewer than six turns.
+        The interval, or None for fewer than six turns with both values.
     """
     turns = min(len(above), len(below))
     return interval_of(np.divide(above[:turns], below[:turns]).tolist())
@@ -113,12 +113,18 @@ class ValidationStats:
 
     @property
     def tuned_interval(self) -> Interval | None:
-        """Confidence interval for the seconds of the chosen schedule."""
+        """Confidence interval for the median of the chosen schedule's seconds.
+
+        It is None if the chosen schedule ran without a failure in fewer than six turns.
+        """
         return interval_of(self.tuned)
 
     @property
     def gain_interval(self) -> Interval | None:
-        """Confidence interval for the speed-up of the chosen schedule over the baseline."""
+        """Confidence interval for the median speed-up of the chosen schedule over the baseline.
+
+        It is None if there are fewer than six turns in which both schedules ran without a failure.
+        """
         return ratio_interval(self.baseline, self.tuned)
 
     def row(self) -> ValidationRow:

@@ -118,7 +118,14 @@ def sweep(
 def _compare_networks(
     options: CompareOptions, tracking: TrackingOptions, bare: bool, as_json: bool
 ) -> None:
-    """Compare tuners on whole networks with a progress display, and show the tables."""
+    """Compare tuners on whole networks with a progress display, and show the tables.
+
+    Args:
+        options: options of the comparison.
+        tracking: tracking options; ignored if `bare` is set.
+        bare: run the comparison without Prefect and MLflow.
+        as_json: print the results as JSON instead of tables.
+    """
     from tilewright.cli.views.comparison import comparing_networks, show_networks
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.compare.network_plan import plan_networks
@@ -137,6 +144,15 @@ def _compare_networks(
 
 
 def _run_bare(plan: NetworksPlan, listen: Listener) -> tuple[NetworkComparison, dict[str, str]]:
+    """Run the comparison in this process, without Prefect and MLflow.
+
+    Args:
+        plan: plan of the comparison.
+        listen: function that receives the events.
+
+    Returns:
+        The finished comparison, and an empty dictionary in place of the addresses of its pages.
+    """
     from tilewright.flows.comparison import compare_networks
     from tilewright.search import LocalRunner
 
@@ -185,6 +201,13 @@ def _prepare() -> None:
 
 
 def _compare_on_workloads(options: CompareOptions, bare: bool, as_json: bool) -> None:
+    """Compare tuners on workloads with a known optimum, and show the tables.
+
+    Args:
+        options: options of the comparison.
+        bare: do not log the comparison to MLflow, and register no champion.
+        as_json: print the leaderboards as JSON instead of tables.
+    """
     from tilewright.cli.views.comparison import show_comparing, show_left_out, show_workloads
     from tilewright.cli.views.terminal import Terminal
     from tilewright.core.process_info import usable_cores

@@ -78,7 +78,9 @@ def delete(
     """Delete runs, or show what would be deleted.
 
     With --yes, the command deletes the records in MLflow and Prefect, and the results and trials in
-    the output directory. It keeps runs in progress and output directories outside of this folder.
+    the output directory. Trials that other runs use are kept, and so are files in output
+    directories outside of this folder. The command stops with an error at a run in progress, or if
+    nothing of a run may be deleted; it does not handle the runs after that one.
     """
     from tilewright.dashboard.deletion import delete_run, plan_deletion
 

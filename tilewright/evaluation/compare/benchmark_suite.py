@@ -81,11 +81,19 @@ class RecordedTestBed:
     space: str = "template"
 
     def open(self, name: str) -> Target:
-        """Return a target that replays the recorded measurements."""
+        """Return a target that replays the recorded measurements of all workloads.
+
+        Args:
+            name: name of a workload. It is ignored, because one target replays all tables.
+        """
         return _recorded_target(self.files)
 
     def table(self, name: str) -> MeasurementTable:
-        """Return the recorded measurements of a workload."""
+        """Return the recorded measurements of a workload.
+
+        Args:
+            name: name of the workload.
+        """
         return _recorded_target(self.files).tables[dict(self.workloads)[name].id]
 
 

@@ -82,6 +82,9 @@ def run_jobs(
 def _call(plan: ComparisonPlan, job: ComparisonJob) -> tuple[str, dict[str, Any], dict[str, bytes]]:
     """Return the arguments of `run_job_remotely`, with which a worker executes a run.
 
+    If the table of the workload is not stored yet, all configs of the workload are measured here
+    first.
+
     Args:
         plan: the comparison.
         job: the run.
@@ -92,6 +95,7 @@ def _call(plan: ComparisonPlan, job: ComparisonJob) -> tuple[str, dict[str, Any]
 
     Raises:
         TilewrightError: the test bed is of a type that cannot be sent to a cluster.
+        OSError: a file cannot be read.
     """
     bed, workload = plan.test_bed, dict(plan.test_bed.workloads)[job.workload]
     about: dict[str, Any] = {

@@ -381,16 +381,18 @@ def leaderboard(
 ) -> Leaderboard:
     """Rank tuners by their median cost over seeds.
 
-    Ties are broken by the number of trials to the goal.
+    Ties are broken by the number of trials to the goal. A tuner without a cost for one of its
+    seeds, because no schedule was valid, is ranked with an infinite cost.
 
     Args:
         subject: name of the network or of the group of workloads that were tuned.
         target: name of the target.
         baseline: name of the schedules that gains are relative to, such as the rule schedules.
-        seeds: results of each tuner and seed.
+        seeds: results of each tuner and seed; at least one.
 
     Returns:
-        The leaderboard.
+        The leaderboard. Its winners are all tuners with the same cost and trials to the goal as the
+        first one; there are none if the cost of the first one is infinite.
     """
     costs: dict[int, list[float]] = {}
     for item in seeds:
@@ -416,7 +418,8 @@ def _ranked_row(
         least: lowest cost of any tuner, by seed.
 
     Returns:
-        The key, which is the median cost and the trials to the goal, and the row.
+        The key and the row. The key is the median cost and the trials to the goal. The median cost
+        is infinite if a seed has no cost, and the trials are infinite if they are unknown.
     """
     medians = {}
     for name in seeds[0].figures:
@@ -540,6 +543,10 @@ def subject_of(workloads: Sequence[str]) -> str:
 
 def workload_figures(results: Results) -> list[SeedFigures]:
     """Average the results of each tuner and seed over all workloads, for a leaderboard.
+
+    Regrets are averaged as in `Results.overall`. `trials_to_goal` and `first_within` are geometric
+    means, `invalid_share` is the share of all trials together, and all other results are arithmetic
+    means.
 
     The cost, by which tuners are ranked, is the final regret, rounded to 0.01 %, so that tiny
     differences count as ties.

@@ -158,8 +158,9 @@ class CompareOptions(CommandOptions):
     def _complete(cls, values: Any) -> Any:
         """Rename options of earlier versions, and add the defaults that were not given.
 
-        Recorded tables among the networks are moved to `replay`. The defaults differ between a
-        comparison on networks and a comparison on workloads.
+        Targets that are given as one text are split into a list. Recorded tables among the networks
+        are moved to `replay`. Options with the value None count as not given. The defaults differ
+        between a comparison on networks and a comparison on workloads.
 
         Args:
             values: the given options by name; returned unchanged if it is not a dict.

@@ -85,8 +85,9 @@ class TunerRun:
 def run_job(plan: ComparisonPlan, job: ComparisonJob) -> TunerRun:
     """Execute a run of a comparison, in which a tuner tunes a workload.
 
-    If `plan.enough` is set, the run ends early as soon as it is within `GOAL` of the optimum and
-    has that number of trials. Errors of the target or the tuner propagate unchanged.
+    If `plan.enough` is set, the run ends early after the first round in which it has at least that
+    number of trials and is within `GOAL` of the optimum. Errors of the target or the tuner
+    propagate unchanged.
 
     Args:
         plan: the comparison.

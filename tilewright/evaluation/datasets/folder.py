@@ -187,11 +187,14 @@ def _check_version(path: Path, values: Mapping[str, Any]) -> None:
 def _check(about: DatasetMetadata) -> None:
     """Check that the metadata of a dataset are consistent.
 
-    IDs and names must be unique, files must have valid paths and listed hardware, and the number of
-    rows must match the files.
+    IDs and names must be unique, files must have valid paths, sizes and listed hardware, the number
+    of rows must match the files and be possible for their sizes, the statuses must be known, and
+    the workloads must be valid.
 
     Raises:
-        ValueError: the metadata contradict each other or list too many columns or files.
+        ValueError: the metadata contradict each other, contain an invalid value, or list too many
+            columns or files.
+        WorkloadError: a workload is invalid.
     """
     known = _check_distinct("hardware", [device.id for device in about.hardware])
     _check_distinct("column", [column.name for column in about.columns])
@@ -428,6 +431,8 @@ def _reader(folder: Path, about: DatasetMetadata, file: FileRecord) -> Reader:
 
     Raises:
         DatasetError: the file is missing, damaged, or differs from its entry.
+        UnsafeFile: the path is not a regular file, or the file is larger than its entry says.
+        OSError: the file cannot be read.
     """
     path = folder / file.path
     try:

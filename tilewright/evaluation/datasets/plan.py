@@ -452,8 +452,9 @@ def _cells(
 ) -> dict[tuple[int, int], int]:
     """Divide rows among pairs of hardware and workload, as evenly as possible.
 
-    If there are fewer than `LEAST_ROWS` rows per pair, only some pairs are drawn. Pairs whose
-    workload does not run on the hardware are skipped.
+    If there are fewer than `LEAST_ROWS` rows per pair, only some pairs are drawn. More pairs are
+    drawn if the search spaces of these pairs have too few configs. Pairs whose workload does not
+    run on the hardware are skipped.
 
     Args:
         hardware: pairs of the target's description and the target.
@@ -462,7 +463,8 @@ def _cells(
         rng: random generator.
 
     Returns:
-        The number of rows, by the indices of hardware and workload.
+        The number of rows, by the indices of hardware and workload. Their sum is smaller than
+        `rows` if all spaces together have fewer configs.
     """
     pairs = [(h, w) for h in range(len(hardware)) for w in range(len(workloads))]
     wanted, known = max(1, rows // LEAST_ROWS), 0

@@ -129,7 +129,7 @@ def part_order(plan: DatasetPlan, part: PlanPart) -> dict[str, Any]:
 
 
 def measure_rows(order: Mapping[str, Any], target: Target, tell: Progress) -> Sample:
-    """Draw random configs, compile and measure them, and describe them by features.
+    """Draw distinct random configs, compile and measure them, and describe them by features.
 
     Equal descriptions of a part draw equal configs.
 

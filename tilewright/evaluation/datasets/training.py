@@ -159,9 +159,11 @@ def fit_model(
         The model and the test part.
 
     Raises:
-        DatasetError: the table cannot be split.
-        TransferError: there is nothing to learn from.
+        DatasetError: the table cannot be split, or the metadata of the dataset cannot be read.
+        TransferError: there is nothing to learn from, or the model that is to be fine-tuned cannot
+            be read, has another kind, or would be overwritten.
         UnsafeFile: a path is not a regular file.
+        OSError: a file cannot be read or written.
     """
     kind: Kind = next(kind for kind in KINDS if kind == options.split)
     train, test = split(table, kind, options.seed, options.held_out)
@@ -234,11 +236,12 @@ def _ids(about: DatasetMetadata, table: TrainingTable) -> dict[str, set[str]]:
 def judge_model(options: TrainingOptions, fitted: FittedCostModel, digest: str) -> dict[str, Json]:
     """Evaluate a trained model on its held-out rows.
 
-    The results are also stored in `facts`, the information in the model's own file.
+    Numbers and texts of the results are also stored in `facts`, the information in the model's own
+    file.
 
     Args:
         options: options of the training.
-        fitted: the trained model.
+        fitted: the trained model; its `facts` are changed in place.
         digest: digest of the dataset.
 
     Returns:
@@ -500,7 +503,8 @@ def padded_workloads(table: TrainingTable) -> NDArray[np.int64]:
     """Return one group ID per row, int array of shape (rows,).
 
     Workloads that are identical after padding to the largest hardware block share an ID. A split by
-    these IDs cannot leak between such workloads.
+    these IDs cannot leak between such workloads. If the table has no features of workloads, its own
+    workload IDs are returned.
 
     Args:
         table: the rows.

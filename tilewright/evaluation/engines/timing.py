@@ -177,7 +177,8 @@ def time_engines(
 ) -> Timed:
     """Measure how long engines take for an inference, each engine in its own process.
 
-    The engines take turns, so that slow changes of the machine's speed affect all of them.
+    The engines take turns, so that slow changes of the machine's speed affect all of them. The
+    benchmark ends after `rounds.quiet` quiet rounds, or after `rounds.most` rounds in total.
 
     Args:
         sources: artifact or ONNX file, by name of the engine. The outputs of the first engine are
@@ -191,7 +192,7 @@ def time_engines(
         The measurements of all engines.
 
     Raises:
-        EngineError: an engine does not support the network.
+        EngineError: an engine cannot run the network.
     """
     load = os.getloadavg()[0]
     with ExitStack() as stack:

@@ -72,7 +72,8 @@ class TunedFolder:
         """Return the stored rounds of a workload, in order.
 
         If the store contains several runs of the workload, the rounds of the run with the tuner's
-        seed and batch size are preferred to runs that started from other models.
+        seed and batch size are preferred to runs that started from other models. Problems with the
+        stored trials are added to `problems`.
 
         Args:
             workload: the workload.
@@ -80,6 +81,7 @@ class TunedFolder:
         Raises:
             FolderError: no trial of the workload is stored.
             WorkloadError: the target has no schedule for the workload.
+            TrialStoreError: the trials cannot be read.
         """
         cold = run_id(self.tuner_config.explorer, self.seed, self.batch)
         space = self.target.space(workload)

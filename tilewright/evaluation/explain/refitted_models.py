@@ -124,7 +124,8 @@ def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed
     Args:
         folder: the run.
         workload: the workload.
-        samples: number of random untried configs on which the final models are evaluated.
+        samples: number of random untried configs, on which the final models are evaluated. They are
+            compiled and measured here.
         seed: seed for drawing these configs.
 
     Returns:
@@ -132,6 +133,9 @@ def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed
 
     Raises:
         ExplainError: the tuner has no trained models, or its models cannot predict given configs.
+        FolderError: no trial of the workload is stored.
+        WorkloadError: the target has no schedule for the workload.
+        TrialStoreError: the trials cannot be read.
     """
     target, explorer = folder.target, folder.tuner_config.explorer
     run, task = LocalRunner(), make_task(target, workload, explorer, folder.seed)
@@ -349,8 +353,8 @@ def explain_run(
 
     Args:
         folder: the run.
-        samples: number of random untried configs per workload on which the final models are
-            evaluated.
+        samples: number of random untried configs per workload, on which the final models are
+            evaluated. They are compiled and measured here.
         seed: seed for drawing these configs.
         progress: function that is called before each workload, with its index and the workload.
 
@@ -360,6 +364,8 @@ def explain_run(
     Raises:
         ExplainError: `samples` is less than 1, or a workload has no models that can be evaluated.
         FolderError: trials are missing.
+        WorkloadError: the target has no schedule for a workload.
+        TrialStoreError: the trials cannot be read.
     """
     if samples < 1:
         raise ExplainError(

@@ -97,12 +97,15 @@ class _Kept:
     def offer(self, places: Places, scores: Floats) -> bool:
         """Add points that simulated annealing has visited, if they are among the best.
 
+        Points that were tried, points that are already kept, and points whose machine cannot be
+        built are never added.
+
         Args:
             places: the points, int array of shape (n, knobs).
             scores: their predicted rewards, float array of shape (n,).
 
         Returns:
-            True if at least one of the points is now kept.
+            True if at least one point was added.
         """
         keys = self.points.keys(places)
         scores = np.where(self.points.rows(places) < 0, -np.inf, scores)
@@ -123,11 +126,15 @@ def redraw_knobs(
 ) -> Places:
     """Change one randomly chosen knob of each point to another value, as a step of annealing.
 
+    Knobs with more values are chosen more often, with a weight of 1 - 1 / values. Points are
+    returned unchanged if every knob has only one value.
+
     Args:
         points: the search space.
         places: the points, int array of shape (points, knobs).
         hardware: probability that the changed knob is a hardware knob. Otherwise it is a knob of a
-            layer's schedule.
+            layer's schedule. If only one of the two groups has knobs with several values, all
+            changed knobs are of this group.
         rng: random generator.
 
     Returns:

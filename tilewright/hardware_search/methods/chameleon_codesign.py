@@ -77,10 +77,12 @@ class ChameleonCodesign(PublishedMethod):
         count: int,
         rng: np.random.Generator,
     ) -> Places:
-        """Train the agent with the reward model, and return untried points that it visited.
+        """Train the agent with the reward model, and return untried points, one per cluster.
 
-        The visited points are clustered, and one point per cluster is returned. The arguments and
-        the shape of the result are those of `PublishedMethod.promising`.
+        The best untried points that the agent visited are clustered. The point that represents a
+        cluster combines values of its members, so the agent need not have visited it (see
+        `_sample`). The arguments and the shape of the result are those of
+        `PublishedMethod.promising`.
         """
         met = [
             self.agent.explore(points.random(self.options.starts, rng), rewards)
@@ -96,6 +98,11 @@ class ChameleonCodesign(PublishedMethod):
         tried: NDArray[np.int64], count: int, rng: np.random.Generator,
     ) -> Places:  # fmt: skip
         """Cluster points, and choose one representative per cluster to measure.
+
+        The preferred representative has the cluster centre's values of the clustered knobs. The
+        option `others` defines its other values. A member of the cluster replaces it if its machine
+        cannot be built, if it was tried or chosen already, or if its tiles overflow a scratchpad
+        and those of the member do not. A cluster without an untried point has no representative.
 
         Args:
             points: the search space.

@@ -160,7 +160,8 @@ class Team(ActorCritic):
     def _widths(self) -> list[tuple[int, int]]:
         """Number of inputs and number of outputs (changed knobs) of each agent's network.
 
-        There is one pair per kind of agent: machine, mapping, scheduling.
+        There is one pair per kind of agent: machine, mapping, scheduling. With a single agent,
+        there is one pair.
         """
         if not self.several:
             return [(self.knobs, self.knobs)]

@@ -82,7 +82,10 @@ class Dcoc(PublishedMethod):
         self.options = options
 
     def begin(self, points: JointSpace, seed: int) -> None:
-        """Create untrained agents for hardware, mapping and scheduling, and the critic."""
+        """Create untrained agents for hardware, mapping and scheduling, and the critic.
+
+        If the option `agents` is 1, a single agent changes all knobs.
+        """
         from tilewright.hardware_search.methods.dcoc_agents import Team
 
         options = self.options
@@ -103,11 +106,18 @@ class Dcoc(PublishedMethod):
         count: int,
         rng: np.random.Generator,
     ) -> Places:
-        """Train the agents with the reward model, and return untried points from their visits.
+        """Train the agents with the reward model, and return untried points.
 
-        With the option `confidence`, confidence sampling selects these points. Otherwise they are
-        the points with the highest predicted reward. The arguments and the shape of the result are
-        those of `PublishedMethod.promising`.
+        Without the option `confidence`, these are the visited points with the highest predicted
+        reward, best first.
+
+        With the option `confidence`, confidence sampling draws visited points and replaces the weak
+        ones by mixtures of good points, which no agent may have visited. If drawn points or
+        mixtures were tried, are repeated or need a machine that cannot be built, other visited
+        points fill up the result. Points whose tiles overflow a scratchpad come last, so that other
+        visited points can take their place.
+
+        The arguments and the shape of the result are those of `PublishedMethod.promising`.
         """
         met = []
         for _ in range(self.options.episodes):
@@ -133,7 +143,10 @@ class Dcoc(PublishedMethod):
         seen: LayerMeasurements,
         rng: np.random.Generator,
     ) -> Places:
-        """Return the points at which the agents start: some of the best measured ones, else random.
+        """Return the points at which the agents start: good measured points and random points.
+
+        At most a fraction `elite` of the points are measured points. They are the measured points
+        with the highest predicted reward. All other points are random.
 
         Args:
             points: the search space.
@@ -164,7 +177,8 @@ def knobs_by_agent(
 
     Returns:
         The knobs of the mapping agents and of the scheduling agents, as columns of a point. Both
-        have the shape (slots, knobs), with -1 for a knob that the layer does not have.
+        have the shape (slots, knobs), with -1 for a knob that the layer does not have or that has a
+        single value.
     """
     tile = np.array([name.startswith("tile_") for name in points.slots.knobs])
     mapping, scheduling = points.column[:, tile], points.column[:, ~tile]
@@ -174,8 +188,8 @@ def knobs_by_agent(
 def _sizes(points: JointSpace) -> tuple[tuple[float, ...], ...]:
     """Return the sizes of each slot's layer, which the agents see as inputs.
 
-    A slot is a layer of the networks. Sizes are on a logarithmic scale from 0 to 1, relative to the
-    largest layer.
+    A slot is a layer of the networks. Each size is on a logarithmic scale from 0 to 1, relative to
+    its largest value among all layers.
 
     Returns:
         One tuple per slot, with one number per size in `SHAPE`.

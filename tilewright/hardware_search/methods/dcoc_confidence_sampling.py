@@ -1,4 +1,4 @@
-"""Confidence sampling of DCOC: selects the points to measure among points that agents visited."""
+"""Confidence sampling of DCOC: selects points to measure, given points that agents visited."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ def sample_by_confidence(
 ) -> Places:  # fmt: skip
     """Select points to measure with DCOC's confidence sampling.
 
-    Points are drawn with probabilities from the softmax of their scores. If the score of a drawn
-    point lies below a quantile of all scores, the point is replaced by a new one. The new point has
-    the most frequent value of each knob among the points above that quantile. Each replacement
-    considers only a random half of these points, so that the replacements differ.
+    Points are drawn without replacement, with probabilities from the softmax of their scores. If
+    the score of a drawn point lies below a quantile of all scores, the point is replaced by a new
+    one. The new point has the most frequent value of each knob among the points at or above that
+    quantile. Each replacement considers only a random half of these points, so that the
+    replacements differ.
 
     Args:
         places: the points, int array of shape (points, knobs).
@@ -28,7 +29,8 @@ def sample_by_confidence(
         rng: random generator.
 
     Returns:
-        The selected points, int array of shape (n, knobs) with n ≤ `count`.
+        The selected points, int array of shape (n, knobs) with n ≤ `count`. Replacements need not
+        be among `places`, and may equal each other or other points.
     """
     spread = float(scores.std())
     weight = np.exp(sharpness * (scores - scores.max()) / (spread or 1.0))

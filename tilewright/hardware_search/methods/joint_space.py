@@ -87,7 +87,7 @@ class JointSpace:
         machine: number of values of each hardware knob.
         cardinalities: number of indices of each knob of a point.
         column: column of each slot's knobs in a point, int array of shape (slots, knobs); -1 for a
-            knob with a single value, which has no column.
+            knob that the layer does not have or that has a single value, which has no column.
     """
 
     def __init__(self, problem: CodesignProblem) -> None:
@@ -225,7 +225,8 @@ class JointSpace:
             places: the points, int array of shape (points, knobs).
 
         Returns:
-            Float array of shape (points, slots, knobs); 0 for a knob with a single value.
+            Float array of shape (points, slots, knobs); 0 for a knob that the layer does not have
+            or that has a single value.
         """
         result = (places[:, self.column] + 0.5) / self.cardinalities[self.column]
         return np.where(self.column >= 0, result, 0.0)
@@ -269,6 +270,10 @@ class JointSpace:
     ) -> Configs:
         """Return the config that a point gives to a layer.
 
+        A point selects a relative position in the range of each knob, so that it also applies to
+        machines on which the knob has fewer values. A knob that is not part of the search space
+        gets its middle value.
+
         Args:
             design: the machine.
             layer: the layer.
@@ -277,7 +282,7 @@ class JointSpace:
             point: knob indices of the point, int array of shape (knobs,).
 
         Returns:
-            The config, int array of shape (1, knobs of the schedule).
+            Knob indices of the config, int array of shape (1, knobs of the schedule).
         """
         space, shares = design.target.space(layer.workload), self.shares(point[None])[0]
         place = {name: k for k, name in enumerate(self.slots.knobs)}

@@ -86,7 +86,8 @@ class PublishedMethod:
             rng: random generator.
 
         Returns:
-            Untried points, best first, int array of shape (n, knobs) with n ≤ `count`.
+            Untried points in the order in which to measure them, int array of shape (n, knobs) with
+            n ≤ `count`.
         """
         raise NotImplementedError
 
@@ -121,8 +122,10 @@ class PublishedMethod:
     ) -> Places:
         """Choose the points of the next batch.
 
-        The first batches are random. In later batches, the method proposes the points, and a
-        fraction `greed` of them is replaced by random points.
+        Batches are random until there are `first` valid measurements. In later batches, the method
+        proposes the points. With the option `estimates`, it proposes more points than needed, and
+        `EstimateRanking` selects the best ones. A fraction `greed` of the points is then replaced
+        by random points, and random points fill up the batch if the method proposes too few.
 
         Args:
             points: the search space.
@@ -131,7 +134,8 @@ class PublishedMethod:
             rng: random generator.
 
         Returns:
-            The points, int array of shape (n, knobs).
+            The points, int array of shape (n, knobs). Their number is chosen so that a batch has
+            about `plan` measurements, with one per layer of a point.
         """
         layers = max(1, int((points.slots.calls > 0).sum(axis=1).mean()))
         count = max(1, self.table.plan // layers)
@@ -163,7 +167,10 @@ def measure_point(
 ) -> None:
     """Measure the schedule of each layer at a point, and add the results to `seen`.
 
-    If a schedule does not compile, random schedules of the layer are tried until one compiles.
+    If a schedule does not compile, random schedules of the layer are tried until one compiles, at
+    most `RETRIES` schedules in total. Schedules that do not compile are also added. A schedule that
+    was evaluated before is not added again. The layers that have no slot in the search space are
+    measured once, and their results are not added.
 
     Args:
         points: the search space.

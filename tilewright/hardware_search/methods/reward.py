@@ -85,6 +85,11 @@ class LayerMeasurements:
 class RewardModel:
     """Predicts the rewards of points. The reward is higher the faster all networks run.
 
+    The reward is a score of the predicted latency minus penalties. With the option `area_weight`,
+    the score is divided by a power of the machine's area. There are penalties for machines that
+    cannot be built within the budget, and for the fraction of layers whose tiles overflow a
+    scratchpad.
+
     A cost model of the layers' latencies is trained on measurements when the object is created.
 
     Args:
@@ -95,8 +100,11 @@ class RewardModel:
         seed: seed of the cost model.
 
     Attributes:
-        best: lowest measured latency of each slot on any machine, in seconds per call, float array
-            of shape (slots,).
+        best: latency in seconds per call to which the predicted throughput of each slot is
+            relative, float array of shape (slots,). It is the lowest measured latency on any
+            machine, or extrapolated from other slots if no measurement is valid (`_best_of`).
+        reference: latency in seconds that gives a point the score 1 (without `area_weight`). It is
+            the lowest latency of any core, with the best measured throughput of every layer.
     """
 
     def __init__(
@@ -191,15 +199,16 @@ def layer_features(points: JointSpace, places: Places) -> Floats:
     """Return the inputs of the cost model for every layer of points.
 
     The features are the hardware knobs, the sizes of the layer, and the features that AutoTVM calls
-    'knob': the values of the schedule knobs, which are extents of inner loops, and the extents of
-    the outer loops.
+    'knob'. These are the values of all schedule knobs and, for each tile size, the extent of the
+    outer loop. A tile size is the extent of an inner loop. The extent of the outer loop is the
+    largest tile size divided by the chosen one.
 
     Args:
         points: the search space.
         places: the points, int array of shape (points, knobs).
 
     Returns:
-        Float array of shape (points, slots, columns).
+        Float array of shape (points, slots, columns); NaN for knobs that a layer does not have.
     """
     machine, slots = points.machines(places), points.slots
     wide = np.broadcast_to(machine[:, None], (len(places), len(slots.names), machine.shape[1]))

@@ -156,7 +156,7 @@ def named_copy(model: onnx.ModelProto) -> NormalGraph:
 
 
 def _lift_constants(normal: NormalGraph) -> None:
-    """Convert Constant operators to initializers."""
+    """Convert Constant operators to initializers, except text and sparse constants."""
     lifted = set()
     for node in normal.graph.node:
         if node.op_type != "Constant" or (tensor := _constant_value(node)) is None:

@@ -93,8 +93,9 @@ def is_known(dequantised: Binding) -> bool:
 def weight_scale(flat: FlatGraph, anchor: Binding) -> NDArray[np.float64] | None:
     """Return the weight scales of a layer whose weights are quantised symmetrically.
 
-    The weights must be int8 with zero point 0 or uint8 with zero point 128, and have at most one
-    scale per output channel. The values of the weights need not be known.
+    The quantised weights must be constant, as int8 with zero point 0 or uint8 with zero point 128,
+    and have at most one scale per output channel. They may be a parameter of the function, whose
+    numbers are not known here. The scales and zero points must be constants with known numbers.
 
     Args:
         flat: the graph.
@@ -127,7 +128,8 @@ def integer_weights(flat: FlatGraph, anchor: Binding) -> IntegerWeights | None:
         anchor: the convolution or matrix product.
 
     Returns:
-        The weights. None if `weight_scale` returns None, or if the values are not known.
+        The weights. None if `weight_scale` returns None, or if the numbers of the weights are not
+        known.
     """
     integers, scale = integers_of(flat, anchor.args[1]), weight_scale(flat, anchor)
     if integers is None or scale is None:

@@ -36,6 +36,10 @@ def _transform(writer: Writer, operator: TfliteOperator) -> None:
     """Convert RFFT2D to ONNX.
 
     The data are cut or padded with zeros to the length of the transform.
+
+    Raises:
+        Missing: the length is not a constant of two positive numbers, the data have fewer than two
+            dimensions, or the shape of the result does not match the length.
     """
     data, result = input_index(operator, 0), output(operator)
     lengths = writer.integers(input_index(operator, 1), "its length")
@@ -71,6 +75,9 @@ def _pairs(writer: Writer, operator: TfliteOperator) -> str:
     Returns:
         Name of a real tensor of shape (…, 2), whose last axis holds the real and the imaginary
         part.
+
+    Raises:
+        Missing: the input is not complex, or no operator of the file computes it.
     """
     data = input_index(operator, 0)
     if not writer.is_complex(data):
@@ -85,6 +92,9 @@ def _part(part: int, writer: Writer, operator: TfliteOperator) -> None:
         part: 0 for the real part, 1 for the imaginary part.
         writer: writer of the graph.
         operator: the operator.
+
+    Raises:
+        Missing: the input is not complex, or no operator of the file computes it.
     """
     place = writer.add("part", np.array(part, np.int64))
     pairs = _pairs(writer, operator)

@@ -109,7 +109,11 @@ def _embedding_lookup(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _scatter_nd(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert SCATTER_ND, which adds up updates of the same element."""
+    """Convert SCATTER_ND, which adds up updates of the same element.
+
+    Raises:
+        Missing: the size of the result depends on values of tensors.
+    """
     result = output(operator)
     if writer.is_open(result):
         raise Missing("the size of its result depends on values of tensors")
@@ -125,6 +129,9 @@ def _sparse_to_dense(writer: Writer, operator: TfliteOperator) -> None:
 
     The operator fills a tensor with a default value, and then writes values at the given indices.
     Each index has one number per dimension.
+
+    Raises:
+        Missing: the result is a scalar, or the shape of the indices does not match its dimensions.
     """
     result, indices = output(operator), input_index(operator, 0)
     shape, indices_shape = writer.tensors[result].shape, writer.tensors[indices].shape
@@ -216,7 +223,11 @@ def _cum_sum(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _bucketize(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert BUCKETIZE, which counts for each number the boundaries that are at most as large."""
+    """Convert BUCKETIZE, which counts for each number the boundaries that are at most as large.
+
+    Raises:
+        Missing: the operator has no boundaries.
+    """
     data, result = input_index(operator, 0), output(operator)
     ends = operator.options.get("Boundaries", ())
     shape = writer.tensors[data].shape
@@ -273,6 +284,10 @@ def _non_max_suppression(writer: Writer, operator: TfliteOperator) -> None:
     """Convert NON_MAX_SUPPRESSION_V4 or V5 to ONNX.
 
     The results are padded with zeros to the largest possible number of boxes.
+
+    Raises:
+        Missing: an option is not a constant, V5 lowers the scores of overlapping boxes (its sigma
+            is not 0), or the size of the result is not the largest possible number of boxes.
     """
     boxes, scores = (input_index(operator, i) for i in (0, 1))
     soft = operator.kind.endswith("V5")
@@ -343,6 +358,10 @@ def _reduce_segments(writer: Writer, operator: TfliteOperator) -> None:
     """Convert SEGMENT_SUM or UNSORTED_SEGMENT_*, which reduce the rows of each segment to one row.
 
     Rows with a negative segment number are ignored.
+
+    Raises:
+        Missing: the result is a scalar, or the segment numbers are constant and one of them is not
+            a row of the result.
     """
     data, segments, result = input_index(operator, 0), input_index(operator, 1), output(operator)
     target = writer.tensors[result]
@@ -396,6 +415,9 @@ def _look_up_sparse(writer: Writer, operator: TfliteOperator) -> None:
     The operator looks up rows of a table and adds up their weighted values in groups. The sum of a
     group is optionally divided by the sum of its weights, or by the root of the sum of its squared
     weights.
+
+    Raises:
+        Missing: the combiner is unknown, or the indices have fewer than two numbers each.
     """
     ids, indices, _, weights, table = (input_index(operator, i) for i in range(5))
     result, number = output(operator), operator.integer("Combiner")
@@ -434,7 +456,11 @@ def _look_up_sparse(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _look_up_key(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert HASHTABLE_LOOKUP, which returns the row of each key; zeros if the key is absent."""
+    """Convert HASHTABLE_LOOKUP, which returns the row of each key; zeros if the key is absent.
+
+    Raises:
+        Missing: the operator does not have two outputs.
+    """
     wanted, keys, values = (input_index(operator, i) for i in range(3))
     if len(operator.outputs) != 2:
         raise Missing(f"it has {len(operator.outputs)} outputs instead of two")

@@ -209,13 +209,17 @@ class Cluster:
                 stop.set()
 
     def call_everywhere(self, function: Function, *arguments: Any) -> None:
-        """Call a function once on every worker, and ignore errors.
+        """Call a function once on every worker and wait for it, but ignore its errors.
 
         If a worker has a problem, later calls on it raise the error.
 
         Args:
             function: a module-level function of this package.
             arguments: arguments of the function, as for `call`.
+
+        Raises:
+            ClusterError: the scheduler cannot be reached.
+            TimeoutError: the calls have not finished after `WORKER_SECONDS`.
         """
         client = self._usable_client()
         futures = [

@@ -166,10 +166,11 @@ def _sums_under(g: BlockGeometry, s: TileSchedule) -> tuple[Any, Any]:
 
 
 def roofline_cycles(workload: Workload, spec: GemminiSpec) -> int:
-    """Return the roofline of a workload in cycles.
+    """Return the roofline of a workload in cycles, at least 1.
 
-    The roofline is the larger of two times: all multiplications at the array's peak throughput, and
-    all transfers at the memory port's peak bandwidth.
+    The roofline is the largest of three times: all multiplications at the array's peak throughput,
+    all reads at the memory port's peak bandwidth, and all writes at its peak bandwidth. Reads and
+    writes are not added, because they can overlap.
 
     Args:
         workload: the workload.

@@ -315,6 +315,13 @@ class GemminiTarget:
         Args:
             files: content of the artifact's files, by file name.
             layers: the JSON description of each layer, as in `Built.layers`.
+
+        Raises:
+            ProgramDamaged: a size is invalid, or the layers and the command file contradict each
+                other.
+            KeyError: the description of a layer is incomplete.
+            ValueError: the description of a layer is invalid.
+            TypeError: the description of a layer has values of the wrong type.
         """
         return GemminiProgram.open(files, layers, self.spec)
 

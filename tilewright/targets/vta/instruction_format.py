@@ -455,7 +455,11 @@ def memories(words: Words) -> Rows:
 
 
 def modules(words: Words) -> Rows:
-    """Return the module that executes each instruction, from shape (n, 2) to (n,)."""
+    """Return the module that executes each instruction, from shape (n, 2) to (n,).
+
+    LOADs of inputs and weights belong to the load module, STOREs to the store module, and all other
+    instructions to the compute module, including LOADs of micro-ops and accumulators.
+    """
     memory, opcode = field(words, 7, 3), opcodes(words)
     loads = (opcode == LOAD) & ((memory == INP) | (memory == WGT))
     return np.where(opcode == STORE, MODULE_STORE, np.where(loads, MODULE_LOAD, MODULE_COMPUTE))

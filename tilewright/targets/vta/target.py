@@ -469,6 +469,9 @@ class VtaTarget:
         Args:
             graph: the network.
             schedules: one schedule per layer, in the order of `graph.layers`.
+
+        Raises:
+            WorkloadError: a layer cannot be lowered, or no board could load the network.
         """
         return build(graph, schedules, self.spec)
 
@@ -480,6 +483,11 @@ class VtaTarget:
         Args:
             files: content of the artifact's files, by file name.
             layers: JSON description of each layer, as in `Built.layers`.
+
+        Raises:
+            BoardError: the files are damaged, or the layers do not belong to the program.
+            ValueError: the description of a layer is invalid.
+            KeyError: the description of a layer is incomplete.
         """
         return VtaProgram.open(files, layers, self.spec)
 

@@ -61,7 +61,7 @@ class Axis:
             tap: index of the kernel position along this dimension.
 
         Returns:
-            Index of the pixel's phase (position modulo the stride), and its index within the phase.
+            Index in `phases` of the pixel's phase, and index of the pixel within this phase.
         """
         position, phase = divmod(tap * self.dilation, self.stride)
         return self.phases.index(phase), position
@@ -71,7 +71,8 @@ class Axis:
 
         Args:
             kernel: kernel size along this dimension.
-            phase: the phase, which is the position of a pixel modulo the stride.
+            phase: the phase itself (position of a pixel modulo the stride), not its index in
+                `phases`.
             outputs: number of outputs.
 
         Returns:
@@ -129,10 +130,9 @@ class Patch:
         """Return the scratchpad row of a pixel, relative to the first row of its block of channels.
 
         Args:
-            row_phase: index of the pixel's phase (row modulo the stride) among the vertical phases.
+            row_phase: index of the pixel's vertical phase in `rows.phases`.
             row: index within the vertical phase.
-            column_phase: index of the pixel's phase (column modulo the stride) among the horizontal
-                phases.
+            column_phase: index of the pixel's horizontal phase in `columns.phases`.
             column: index within the horizontal phase.
         """
         line = row_phase * self.rows.length + row

@@ -115,7 +115,10 @@ def cycles(
 
 
 def _hang(stream: CommandStream, complete: NDArray[np.int64]) -> StreamFault:
-    """Return the fault of a stream that does not finish. It names the first incomplete command.
+    """Return the fault of a stream that does not finish.
+
+    The fault names the first incomplete command other than FENCE and FLUSH, which only wait for
+    other commands. If there is none, it names the last command of the stream.
 
     Args:
         stream: the commands.

@@ -1,8 +1,9 @@
 """Finds instructions whose behaviour differs between the implementations of the VTA.
 
 Each `inspect_…` function examines instruction `n` just before it runs, with the scratchpads in
-their state at that time. No instruction stops the examination. `clock`, shape (3,), is the number
-of instructions of each module that have certainly finished when instruction `n` has finished.
+their state at that time. It logs each kind of finding at most once per instruction. No instruction
+stops the examination. `clock`, shape (3,), is the number of instructions of each module that have
+certainly finished when instruction `n` has finished.
 
 `survey` runs the program twice in parallel: on scratchpads that contain zeros, and on scratchpads
 that contain noise. If the two runs store different values, the result depends on the previous
@@ -271,7 +272,10 @@ def run_tensor_shift(
     m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops, n: int,
     log: Log,
 ) -> None:  # fmt: skip
-    """Execute a shift by a tensor, and log amounts that implementations treat differently.
+    """Execute and log a shift by a tensor; log amounts that implementations treat differently.
+
+    Every shift by a tensor is logged, whatever its amounts are. In addition, the first amount of
+    each of these kinds is logged: negative amounts, amounts beyond ±15, and amounts beyond ±31.
 
     Args:
         m: the machine.

@@ -135,9 +135,10 @@ def lift_of_shortcut(workload: Workload, m: Machine) -> tuple[Lift, int]:
 
 
 def _largest_sum(w: Workload, m: Machine) -> int:
-    """Return an upper bound on the magnitude of an accumulator before the right shift.
+    """Return an upper bound on the magnitude of a sum before the right shift, without the bias.
 
-    It adds up the largest products, residual and offsets.
+    The bound adds up the largest products, residual and offsets. The accumulator also contains the
+    bias, which is not included.
 
     Args:
         w: the workload.

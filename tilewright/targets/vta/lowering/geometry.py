@@ -411,8 +411,10 @@ def check_composed(workload: Workload, is_extended: bool) -> None:
 def channel_vectors(workload: Workload) -> tuple[str, ...]:
     """Return the kinds of epilogue steps that read one value per channel, in the order of storage.
 
+    These kinds are "bias" and "shr_channel".
+
     Raises:
-        WorkloadError: the epilogue has two steps of the same kind.
+        WorkloadError: the epilogue has more than one step of one of these two kinds.
     """
     return tuple(kind for kind in CHANNEL_VECTORS if _has(workload, kind))
 

@@ -111,8 +111,9 @@ def end_of_load(
 ) -> tuple[int, int, int]:
     """Return the cycle in which a LOAD ends, as far as its own fields determine it.
 
-    A LOAD without elements only passes tokens. A LOAD with elements but without rows never ends.
-    The end of any other LOAD depends on the read port, so the result is ASKS.
+    A LOAD without elements only passes tokens and ends in cycle `now + 2`. A LOAD with elements but
+    without rows never ends, so its end is NEVER. The end of any other LOAD depends on the read
+    port, so its end is ASKS.
 
     Args:
         head: the instruction.
@@ -120,11 +121,12 @@ def end_of_load(
         memory: memory type that is loaded through `client`.
         client: client of the read port for this memory type.
         other: client of the read port for other memory types.
-        now: current cycle.
+        now: current cycle, in which the LOAD starts.
         endless: index of the instruction that is known never to end, -1 for none.
 
     Returns:
-        The end, the client of the read port (-1 for none), and the new value of `endless`.
+        The end (a cycle, NEVER or ASKS), the client of the read port (-1 if the end is not ASKS),
+        and the new value of `endless`.
     """
     if (hi & nb.uint64(_X_SIZE)) == 0:
         return now + 2, -1, endless
@@ -182,7 +184,8 @@ def end_of_compute(
 ) -> tuple[int, int, IssueProgress]:
     """Return the cycle in which a compute instruction that starts now ends.
 
-    The first FINISH is recorded in the progress.
+    The end of a LOAD may also be NEVER or ASKS (see `end_of_load`). The first FINISH is recorded in
+    the progress.
 
     Args:
         run: the simulation.
@@ -248,7 +251,8 @@ def end_of_store(
 ) -> tuple[int, IssueProgress]:
     """Return the cycle in which a STORE that starts now ends.
 
-    A STORE without elements only passes tokens.
+    A STORE without elements only passes tokens and ends in cycle `now + 2`. The end of a STORE that
+    never ends (see `store_length`) is NEVER.
 
     Args:
         sim: the simulator.

@@ -47,10 +47,12 @@ def _log2(power: int) -> int:
 def store_length(lo: int, hi: int, machine: Machine) -> tuple[int, int, int]:
     """Return the execute cycles, beats and bursts of a STORE with elements.
 
-    The cycles are 0 if the STORE never ends. Bursts are written one after the other. A burst takes
-    one command cycle, two address cycles, its beats, and one response cycle. A narrow store module
-    needs one more cycle to read its scratchpad between two block rows of a burst (Chisel RTL,
-    TensorStoreNarrowVME and TensorStoreWideVME).
+    Bursts are written one after the other. A burst takes one command cycle, two address cycles, its
+    beats, and one response cycle. A narrow store module needs one more cycle to read its scratchpad
+    between two block rows of a burst (Chisel RTL, TensorStoreNarrowVME and TensorStoreWideVME).
+
+    A STORE without rows never ends in a wide store module, and its cycles are 0. A narrow store
+    module writes 65,536 rows instead.
 
     Args:
         lo: low word of the instruction.
