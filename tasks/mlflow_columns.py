@@ -18,10 +18,10 @@ from tilewright.services.mlflow_server import VIEW_KEY
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
 NAME = "tuner, gain and bound"
 """Name of the saved view in MLflow's list of views."""
-# MLflow sorts the columns by name, metrics before parameters, and shows five columns at a width of
+# MLflow sorts the columns by name, metrics before parameters, and shows four columns at a width of
 # 1,200 pixels. Columns for the other latencies would push the gain and the tuner out of sight.
 _PARAMS = ("tuner",)
-_METRICS = ("above_bound", "gain", "rule_ms", "tuned_ms")
+_METRICS = ("above_bound", "gain", "tuned_ms")
 _CURVES = ("cycles/best", "cycles/rule", "cycles/bound")
 
 
@@ -44,7 +44,7 @@ def description(address: str) -> str:
     Args:
         address: address of the page with the saved view, for a link.
     """
-    return f"[Runs with distance from the bound, gain, rule, tuned and tuner]({address})"
+    return f"[Runs with distance from the bound, gain, tuned and tuner]({address})"
 
 
 def _compact(value: Mapping[str, Json]) -> str:
