@@ -68,7 +68,7 @@ class WatchedRun:
 
     @property
     def is_regression(self) -> bool:
-        """Whether the run is worse than the earlier run by more than is allowed."""
+        """True if the run is worse than the earlier run by more than is allowed."""
         return self.word == WORSE
 
 

@@ -258,7 +258,7 @@ def test_an_artifact_of_0_1_is_refused_with_what_makes_it_anew(tmp_path: Path) -
 
 @dataclass(frozen=True)
 class Forged:
-    """How to give a format of release 0.2 a version of the future, and all its readers."""
+    """A file format of release 0.2, with all its readers and a change to a future version."""
 
     change: Callable[[Path], object]
     readers: Callable[[Path], Iterator[Callable[[], object]]]

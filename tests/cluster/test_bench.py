@@ -113,7 +113,7 @@ def test_a_board_measures_what_the_simulator_does(bench: BoardBench, name: str) 
 def test_each_fault_costs_its_program_and_is_reset(
     bench: BoardBench, board: SimulatedBoard
 ) -> None:
-    """Each program runs twice. After a fault in its first run, the second run is skipped."""
+    """Every program runs twice. After a fault in its first run, the second run is skipped."""
     resets = board.resets
     board.faults.extend(["", "", "time-out", "", "", "wrong", "wrong", "hang"])
     _, measured = _measured(bench, DENSE, 6)

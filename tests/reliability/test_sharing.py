@@ -105,7 +105,10 @@ def test_a_claim_that_outlived_its_time_is_lost_to_who_claims_next(tmp_path: Pat
 
 
 def test_a_stopped_process_that_wakes_up_loses_what_others_have_made(tmp_path: Path) -> None:
-    """Its claim was removed while it was stopped. Trials that nobody else made still count."""
+    """The claim of the process was removed while it was stopped.
+
+    Trials that nobody else made still count.
+    """
     target, explorer = FaultyTarget({}), make_explorer("random", {})
     setting, key = make_task(target, WORK, explorer, 0), (WORK.id, target.fingerprint, "shared")
     space = setting.problem.space

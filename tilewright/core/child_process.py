@@ -99,7 +99,7 @@ class RpcProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process exists now."""
+        """True if the process exists now."""
         return self._process is not None
 
     def call(self, header: Header, arrays: Arrays | None = None, *, seconds: float = 0) -> Frame:

@@ -131,7 +131,7 @@ class DiffVerdict:
 
     @property
     def is_worse(self) -> bool:
-        """Whether the second run is worse in any respect."""
+        """True if the second run is worse in any respect."""
         return bool(self.reasons)
 
     @property
@@ -383,7 +383,7 @@ class RunLatency:
 
     @property
     def is_known(self) -> bool:
-        """Whether the run found a valid schedule."""
+        """True if the run found a valid schedule."""
         return self.cycles is not None or self.seconds is not None
 
 

@@ -261,7 +261,7 @@ class Explorer(Protocol):
 
     @property
     def shares(self) -> bool:
-        """Whether the tuner passes what it learned on one workload to later workloads of the run.
+        """True if the tuner passes what it learned on one workload to later workloads of the run.
 
         If True, the method `share` is called after each workload.
         """
@@ -340,7 +340,7 @@ class BaseExplorer(Generic[OptionsT]):
 
     @property
     def shares(self) -> bool:
-        """Whether the tuner shares what it learned; always False here."""
+        """True if the tuner shares what it learned; always False here."""
         return False
 
     def share(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:

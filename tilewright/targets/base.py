@@ -407,7 +407,7 @@ class Target(Protocol):
 
     @property
     def deterministic(self) -> bool:
-        """Whether measuring a config again gives the same numbers.
+        """True if measuring a config again gives the same numbers.
 
         If it does not, the results of measurements in earlier runs are not reused, neither from the
         trial store nor from the cache of stages. A run then ends by measuring its best configs

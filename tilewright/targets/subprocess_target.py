@@ -87,7 +87,7 @@ class IsolatedTarget(RemoteTarget):
 
     @property
     def deterministic(self) -> bool:
-        """Whether the target in the child process is deterministic."""
+        """True if the target in the child process is deterministic."""
         return bool(self._about["deterministic"])
 
     @property

@@ -117,7 +117,7 @@ class Workload(Anchor):
 
     @cached_property
     def dequantises(self) -> bool:
-        """Whether the epilogue converts the accumulators to real numbers."""
+        """True if the epilogue converts the accumulators to real numbers."""
         return bool(self.epilogue) and self.epilogue[0].kind == "dequantise"
 
     @property

@@ -114,5 +114,5 @@ class BuildOptions(CommandOptions):
 
     @property
     def exact(self) -> bool:
-        """Whether the scales of a quantised model are computed exactly, in two passes per layer."""
+        """True if the scales of a quantised model are computed exactly, in two passes per layer."""
         return not self.one_pass

@@ -121,7 +121,7 @@ class DatasetMetadata:
 
     @cached_property
     def families(self) -> tuple[int, ...]:
-        """For each workload, the index of the first workload with the same shape.
+        """Index of the first workload with the same shape, for each workload.
 
         Workloads that differ only in their epilogue or number type count as one workload when a
         table is split into training and test rows.

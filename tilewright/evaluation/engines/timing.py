@@ -112,7 +112,7 @@ class Timed:
 
     @property
     def trustworthy(self) -> bool:
-        """Whether at least `FEWEST` rounds were quiet."""
+        """True if at least `FEWEST` rounds were quiet."""
         return int(self.quiet.sum()) >= FEWEST
 
     def milliseconds(self, engine: str) -> float:

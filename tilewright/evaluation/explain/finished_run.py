@@ -65,7 +65,7 @@ class TunedFolder:
 
     @property
     def target_changed(self) -> bool:
-        """Whether the target's lowering, simulator or compiler has changed since the run."""
+        """True if the target's lowering, simulator or compiler has changed since the run."""
         return self.target.fingerprint != self.recorded_on
 
     def rounds(self, workload: Workload) -> list[FinishedRound]:

@@ -186,7 +186,7 @@ class _Graph:
 
     @cached_property
     def sources(self) -> Sequence[tuple[int | None, ...]]:
-        """For each call, the indices of the calls that produce its inputs.
+        """Indices of the calls that produce the inputs of each call.
 
         An index is None if no call produces the input.
         """
@@ -194,7 +194,7 @@ class _Graph:
 
     @cached_property
     def readers(self) -> Sequence[frozenset[int | None]]:
-        """For each call, the indices of the calls that read its result.
+        """Indices of the calls that read the result of each call.
 
         None stands for a reader on the CPU, and for an output of the network.
         """

@@ -67,12 +67,12 @@ class Beliefs:
 
     @property
     def estimates(self) -> bool:
-        """Whether the target offers closed-form estimates and the options allow them."""
+        """True if the target offers closed-form estimates and the options allow them."""
         return self.options.estimates and self.problem.estimate is not None
 
     @property
     def is_informed(self) -> bool:
-        """Whether latencies can be predicted before the first trial.
+        """True if latencies can be predicted before the first trial.
 
         This is the case if there are closed-form estimates or a transferred model.
         """

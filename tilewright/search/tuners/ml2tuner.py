@@ -75,7 +75,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
 
     @property
     def shares(self) -> bool:
-        """Whether later workloads learn from this one, as set by the option `share`."""
+        """True if later workloads learn from this one, as set by the option `share`."""
         return self.options.share
 
     def share(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:

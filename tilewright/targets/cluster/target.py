@@ -93,7 +93,7 @@ class ClusterTarget(RemoteTarget):
 
     @property
     def deterministic(self) -> bool:
-        """Whether the local target is deterministic."""
+        """True if the local target is deterministic."""
         return self.here.deterministic
 
     def hardware_features(self) -> dict[str, float]:

@@ -161,7 +161,7 @@ class SampleTensors:
 
     @property
     def _blocked(self) -> bool:
-        """Whether the kernels store channels in blocks."""
+        """True if the kernels store channels in blocks."""
         return self.workload.operator == "conv2d"
 
     def _pack_tensor(self, tensor: Array, channels: int) -> Array:

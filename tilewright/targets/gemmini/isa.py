@@ -185,7 +185,7 @@ class CommandStream(NamedTuple):
 
     @property
     def has_loops(self) -> bool:
-        """Whether the stream contains commands of the hardware loop LOOP_WS."""
+        """True if the stream contains commands of the hardware loop LOOP_WS."""
         return bool(((self.funct >= LOOP_WS) & (self.funct <= LOOP_STRIDES_DC)).any())
 
     def slice_commands(self, first: int, end: int) -> CommandStream:

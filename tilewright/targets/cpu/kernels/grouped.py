@@ -104,7 +104,7 @@ class Reach:
 
     @property
     def is_even(self) -> bool:
-        """Whether all tiles depend on the same number of input channels."""
+        """True if all tiles depend on the same number of input channels."""
         return int(self.spans.min()) == self.span
 
     @property
@@ -154,7 +154,7 @@ class Reach:
 
     @property
     def is_aligned(self) -> bool:
-        """Whether each tile reads whole blocks of input channels."""
+        """True if each tile reads whole blocks of input channels."""
         return self.span % self.block == 0 and not (self.starts % self.block).any()
 
     @property

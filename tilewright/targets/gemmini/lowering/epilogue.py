@@ -58,7 +58,7 @@ class StoreEpilogue:
 
     @property
     def loads_sums(self) -> bool:
-        """Whether accumulators start with a bias or a constant from memory, not with 0."""
+        """True if accumulators start with a bias or a constant from memory, not with 0."""
         return self.has_bias or self.constant != 0
 
     @property

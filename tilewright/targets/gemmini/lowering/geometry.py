@@ -230,7 +230,7 @@ class BlockGeometry:
 
     @property
     def has_loops(self) -> bool:
-        """Whether LOOP_WS, the hardware loop over a matrix product, can compute the workload.
+        """True if LOOP_WS, the hardware loop over a matrix product, can compute the workload.
 
         It can compute matrix products and convolutions of single pixels, without a residual.
         """

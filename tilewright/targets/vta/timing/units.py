@@ -161,10 +161,15 @@ class UnitTokens(NamedTuple):
 
 
 class UnitEnds(NamedTuple):
-    """Whether an instruction ends in the current cycle, and how many leave the read port."""
+    """The instructions that end in the current cycle.
+
+    Attributes:
+        any: True if at least one instruction ends.
+        leaving: number of instructions that used the read port and end.
+    """
 
     any: bool
-    leaving: int  # number of users of the read port that have ended
+    leaving: int
 
 
 class Head(NamedTuple):
